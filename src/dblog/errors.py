@@ -1,0 +1,86 @@
+"""Every error DBLog raises on purpose.
+
+    DBLogError                what failed; `hint` says what to do; `retryable` whether the same call may succeed later
+    ├── ConfigError           an option or setting is unknown, missing or out of range
+    ├── SourceError           the source database
+    │   ├── ConnectionLost    the connection broke (retryable)
+    │   ├── TableLocked       somebody holds an exclusive lock on the table (retryable)
+    │   ├── PreconditionFailed  the database is not set up for capture; lists every problem
+    │   ├── PositionLost      the log no longer reaches back to our position
+    │   ├── DecodeError       a value or message we cannot represent exactly
+    │   └── SchemaChanged     a typed stream's columns no longer fit the table
+    ├── WatermarkError        a watermark could not be written or did not come back
+    └── SpoolError            the spool cannot be written, read or is not shared
+
+Messages are lower case, show the offending value with `repr` and never contain a secret. Errors cross process
+boundaries (Spark's workers), so they pickle by contract.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DBLogError(Exception):
+    """The base of all; catch this to catch everything DBLog raises."""
+
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.hint)
+
+
+def _rebuild(kind: type[DBLogError], message: str, hint: str | None) -> DBLogError:
+    return kind(message, hint=hint)
+
+
+class ConfigError(DBLogError):
+    """An option or setting is unknown, missing or out of range."""
+
+
+class SourceError(DBLogError):
+    """Something about the source database."""
+
+
+class ConnectionLost(SourceError):
+    """The connection broke; the same call may succeed later."""
+
+    retryable = True
+
+
+class TableLocked(SourceError):
+    """Somebody holds an exclusive lock on the table (a running ALTER, say); the same read may succeed later."""
+
+    retryable = True
+
+
+class PreconditionFailed(SourceError):
+    """The database is not set up for capture; the message lists every problem with its fix."""
+
+
+class PositionLost(SourceError):
+    """The log no longer reaches back to our position: a new start with a full dump is needed."""
+
+
+class DecodeError(SourceError):
+    """A value or message that cannot be represented exactly."""
+
+
+class SchemaChanged(SourceError):
+    """A typed stream's columns no longer fit the table; restart the query to take the new schema."""
+
+
+class WatermarkError(DBLogError):
+    """A watermark could not be written, or did not come back through the log."""
+
+
+class SpoolError(DBLogError):
+    """The spool cannot be written or read, or is not shared between driver and executors."""
