@@ -1,0 +1,56 @@
+"""What an event is made of: operations, metadata columns, and their order.
+
+A *change batch* is an Arrow record batch of one table and one schema version: the metadata columns below, then the
+table's columns. It is what decoders produce, what the spool holds and what every output is projected from.
+
+`(lsn, seq)` orders a key's history. A log event has the position of its transaction's commit and an ordinal that
+grows within the transaction. A dump row has the position just below the end of its batch and the greatest ordinal:
+it sorts after every log event of its batch and before every event of the next.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import pyarrow as pa
+
+
+class Op(IntEnum):
+    """What happened to a row. Stored as its number, shown as its name."""
+
+    create = 0
+    update = 1
+    delete = 2
+    read = 3
+    """A row of a dump: the state of the table, not a change."""
+    truncate = 4
+    """Every row of the table is gone; the event has no key."""
+
+
+OP_NAMES = pa.array([op.name for op in Op])
+
+DUMP_SEQ = 2**31 - 1
+"""The ordinal of a dump row: after every log event at the same position."""
+
+UTC_MICROS = pa.timestamp("us", tz="UTC")
+
+CHANGE_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("_op", pa.int8()),
+    pa.field("_lsn", pa.int64()),
+    pa.field("_seq", pa.int32()),
+    pa.field("_txid", pa.int64()),
+    pa.field("_committed_at", UTC_MICROS),
+    pa.field("_unchanged", pa.list_(pa.string())),
+)
+"""Metadata of a change, before the table's columns. `_unchanged` is null when the log carried every column."""
+
+BEFORE = "_before"
+"""The old row as a struct of the table's columns, after the table's columns; only when asked for."""
+
+
+def change_schema(columns: pa.Schema, *, before: bool = False) -> pa.Schema:
+    """The Arrow schema of a change batch over a table's columns."""
+    fields = [*CHANGE_FIELDS, *columns]
+    if before:
+        fields.append(pa.field(BEFORE, pa.struct(list(columns))))
+    return pa.schema(fields)

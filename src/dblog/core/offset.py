@@ -1,0 +1,171 @@
+"""The offset: the whole state of the algorithm, written by Spark into its checkpoint with every batch.
+
+    position   the log is delivered up to here
+    emit       chunks whose rows this batch delivers, each pinned to the staged file that was read inside its window
+    read       chunks selected while this batch runs; the next batch ends their window
+    dumps      one cursor per table that is being dumped
+    suspects   transactions the log has shown committed that a select might not see yet (the visibility barrier)
+    tables     tables whose first dump has been requested, so that a table added later gets one too
+
+Its size grows with the number of tables, never with the number of chunks or rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dblog.core.schema import TableName
+from dblog.errors import PositionLost
+
+VERSION = 1
+
+Key = tuple[str, ...]
+"""A primary key as the database's own text of each column. Only the database compares or orders keys."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Part of a table: the keys in `(after, upto]`, or exactly `keys`."""
+
+    after: Key | None = None
+    upto: Key | None = None
+    keys: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """An extent selected in one round. Its id names the staged file and is never used again."""
+
+    id: str
+    dump: str
+    table: TableName
+    extent: Extent
+    stamp: str | None = None
+    """In `emit`: the staged file that counts. A file staged later by a late task has another stamp."""
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far the dump of one table has been handed out in chunks."""
+
+    dump: str
+    table: TableName
+    rows: int
+    """Rows to put into the next chunk."""
+    after: Key | None = None
+    upto: Key | None = None
+    """The greatest key when the dump began, or None until it has: later rows arrive by the log."""
+    again: tuple[Extent, ...] = ()
+    """Extents to read before going on: lost chunks, and single rows that the log left incomplete."""
+
+    @property
+    def exhausted(self) -> bool:
+        return not self.again and self.upto is not None and self.after == self.upto
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where a batch ends. The default is the constant offset in front of the first batch."""
+
+    position: int | None = None
+    emit: tuple[Chunk, ...] = ()
+    read: tuple[Chunk, ...] = ()
+    dumps: tuple[Cursor, ...] = ()
+    suspects: tuple[int, ...] = ()
+    tables: tuple[TableName, ...] = ()
+
+    @property
+    def dumping(self) -> bool:
+        """Whether a dump has anything left to read or to deliver after this offset."""
+        return bool(self.read or self.dumps)
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"v": VERSION}
+        if self.position is not None:
+            data["pos"] = self.position
+        if self.emit:
+            data["emit"] = [_chunk_to_json(c) for c in self.emit]
+        if self.read:
+            data["read"] = [_chunk_to_json(c) for c in self.read]
+        if self.dumps:
+            data["dumps"] = [_cursor_to_json(c) for c in self.dumps]
+        if self.suspects:
+            data["suspects"] = list(self.suspects)
+        if self.tables:
+            data["tables"] = [list(t) for t in self.tables]
+        return data
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Offset:
+        version = data.get("v")
+        if version != VERSION:
+            raise PositionLost(
+                f"the checkpoint holds an offset of version {version!r}; this dblog reads version {VERSION}",
+                hint="run the dblog version that wrote the checkpoint, or start with a new checkpoint location",
+            )
+        return Offset(
+            position=data.get("pos"),
+            emit=tuple(_chunk_from_json(c) for c in data.get("emit", ())),
+            read=tuple(_chunk_from_json(c) for c in data.get("read", ())),
+            dumps=tuple(_cursor_from_json(c) for c in data.get("dumps", ())),
+            suspects=tuple(data.get("suspects", ())),
+            tables=tuple(TableName(*t) for t in data.get("tables", ())),
+        )
+
+
+def pinned(chunk: Chunk, stamp: str) -> Chunk:
+    """The chunk, tied to the staged file with this stamp."""
+    return replace(chunk, stamp=stamp)
+
+
+def _extent_to_json(extent: Extent) -> dict[str, Any]:
+    if extent.keys:
+        return {"keys": [list(k) for k in extent.keys]}
+    return {"after": _key_to_json(extent.after), "upto": _key_to_json(extent.upto)}
+
+
+def _extent_from_json(data: Mapping[str, Any]) -> Extent:
+    if "keys" in data:
+        return Extent(keys=tuple(tuple(k) for k in data["keys"]))
+    return Extent(_key_from_json(data["after"]), _key_from_json(data["upto"]))
+
+
+def _chunk_to_json(chunk: Chunk) -> dict[str, Any]:
+    data = {"id": chunk.id, "dump": chunk.dump, "table": list(chunk.table), **_extent_to_json(chunk.extent)}
+    if chunk.stamp is not None:
+        data["stamp"] = chunk.stamp
+    return data
+
+
+def _chunk_from_json(data: Mapping[str, Any]) -> Chunk:
+    return Chunk(data["id"], data["dump"], TableName(*data["table"]), _extent_from_json(data), data.get("stamp"))
+
+
+def _cursor_to_json(cursor: Cursor) -> dict[str, Any]:
+    data: dict[str, Any] = {"dump": cursor.dump, "table": list(cursor.table), "rows": cursor.rows}
+    data["after"] = _key_to_json(cursor.after)
+    data["upto"] = _key_to_json(cursor.upto)
+    if cursor.again:
+        data["again"] = [_extent_to_json(e) for e in cursor.again]
+    return data
+
+
+def _cursor_from_json(data: Mapping[str, Any]) -> Cursor:
+    return Cursor(
+        dump=data["dump"],
+        table=TableName(*data["table"]),
+        rows=data["rows"],
+        after=_key_from_json(data["after"]),
+        upto=_key_from_json(data["upto"]),
+        again=tuple(_extent_from_json(e) for e in data.get("again", ())),
+    )
+
+
+def _key_to_json(key: Key | None) -> list[str] | None:
+    return None if key is None else list(key)
+
+
+def _key_from_json(data: Any) -> Key | None:
+    return None if data is None else tuple(data)

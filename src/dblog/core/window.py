@@ -1,0 +1,217 @@
+"""The watermark window. Every decision on what is delivered, and in which order, is made in this file.
+
+The DBLog paper's Algorithm 1, with one watermark at each batch boundary instead of two around each chunk:
+
+    w[i]    is written and read back; batch i ends there                       (paper: steps 1, 2 and 4)
+    round i is selected while batch i runs, after w[i] and before w[i+1]       (step 3)
+    batch i+1 delivers the log between w[i] and w[i+1], then the rows of
+    round i whose keys do not occur in that log                                (steps 5 to 7)
+
+`plan` makes the offset that ends a batch. `survivors` is the anti-join. `complete` rescues column values that the
+log left out and that a dropped chunk row still has. All three are pure: what the database and the spool said is
+their argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.core.dump import Boundaries, Pace, Staged, next_round, read_again, repaired, requested
+from dblog.core.event import Op
+from dblog.core.offset import Chunk, Cursor, Key, Offset, pinned
+from dblog.core.schema import TableName
+from dblog.errors import WatermarkError
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a batch ends, and what was observed there."""
+
+    position: int
+    token: str | None
+    """The watermark written at this position; None for a batch that just ends at some commit."""
+    suspects: tuple[int, ...] = ()
+    """Transactions shown by the log up to here that a select started now might not see."""
+    holes: Mapping[TableName, Sequence[Key] | None] = field(default_factory=dict)
+    """Keys of rows that the batch's log leaves incomplete in a way no sink can make up for; None for very many."""
+
+
+def plan(
+    start: Offset,
+    mark: Mark,
+    *,
+    staged: Mapping[str, Staged],
+    wanted: Sequence[TableName],
+    pace: Pace,
+    boundaries: Boundaries,
+) -> Offset:
+    """The offset that ends the batch after `start`.
+
+    `staged` holds what is on the spool for the chunks of `start`; `wanted` the tables that must have been dumped.
+
+    1. `mark` is the high watermark of the round of `start`: its chunks are emitted, each pinned to its staged file.
+    2. A chunk that is not there (any more) is read again in a later round: twice is harmless, never is not.
+    3. Unless a select might miss what the log has shown (the visibility barrier), `mark` is also the low watermark
+       of a new round.
+    """
+    # 1. the round of the start offset ends here
+    if start.read and mark.token is None:
+        raise WatermarkError("a batch that ends a window must end at a watermark")
+    emit = tuple(pinned(c, staged[c.id].stamp) for c in start.read if c.id in staged)
+    # 2. what was lost goes back to its cursor
+    lost = [c for c in start.emit if c.id not in staged or staged[c.id].stamp != c.stamp]
+    lost += [c for c in start.read if c.id not in staged]
+    dumps = tuple(_resized(c, emit, staged, pace) for c in start.dumps)
+    dumps = repaired(read_again(dumps, lost, pace), mark.holes, pace)
+    dumps, tables = requested(dumps, start.tables, wanted, pace)
+    # 3. open the next round
+    read: tuple[Chunk, ...] = ()
+    if mark.token is not None and not mark.suspects:
+        read, dumps = next_round(dumps, pace, boundaries, round_id=mark.token)
+    return Offset(mark.position, emit, read, dumps, mark.suspects, tables)
+
+
+def _resized(cursor: Cursor, emit: Sequence[Chunk], staged: Mapping[str, Staged], pace: Pace) -> Cursor:
+    mine = [staged[c.id] for c in emit if (c.dump, c.table) == (cursor.dump, cursor.table) and not c.extent.keys]
+    return replace(cursor, rows=pace.next_rows(cursor.rows, mine))
+
+
+def survivors(rows: pa.Table, key: Sequence[str], log: Iterable[pa.RecordBatch]) -> pa.BooleanArray:
+    """Which chunk rows are delivered: those whose key no change of the window touches.
+
+    `rows` needs only the key columns. `log` holds the table's change batches of the window, of the same schema.
+    Every key a change names counts, the old one of a key update as well as the new one (it is a delete and a create);
+    a truncate touches all.
+    """
+    keys = _key_columns(rows, key)
+    keep = np.ones(rows.num_rows, np.bool_)
+    for batch in log:
+        if pc.any(pc.equal(batch.column("_op"), int(Op.truncate))).as_py():
+            return pa.array(np.zeros(rows.num_rows, np.bool_))
+        touched = matches(keys, _key_columns(batch, key))
+        keep &= ~touched.to_numpy(zero_copy_only=False)
+    return pa.array(keep)
+
+
+def complete(
+    changes: Sequence[pa.RecordBatch],
+    key: Sequence[str],
+    chunks: Sequence[pa.Table],
+    others: Sequence[pa.RecordBatch] = (),
+) -> Sequence[pa.RecordBatch]:
+    """The changes, with values the log left out filled from chunk rows of the window before those are dropped.
+
+    A chunk row was read at an unknown moment of the window, so its value is the event's value only if the window
+    never changed it: every change of the key is an update, and none carries the column. Otherwise the value has been
+    or will be delivered by the log (or is a hole that `plan` repairs). `others` are changes of the window that are
+    not to be completed here but count for that.
+    """
+    rescuable = [_rescuable(changes, key, chunk) for chunk in chunks]
+    rows = {_identity(row, key): row for found in rescuable for row in found.to_pylist()}
+    if not rows:
+        return changes
+    left_out = _left_out([*changes, *others], key, pa.concat_tables(rescuable))
+    return [_filled(batch, key, rows, left_out) for batch in changes]
+
+
+_Identity = tuple[str, ...]
+_Row = Mapping[str, Any]
+
+
+def _identity(row: _Row, key: Sequence[str]) -> _Identity:
+    """The row's key as something that equals itself (a NaN does not)."""
+    return tuple(repr(row[k]) for k in key)
+
+
+def _key_columns(rows: pa.Table | pa.RecordBatch, key: Sequence[str]) -> list[pa.Array]:
+    columns = [rows.column(k) for k in key]
+    return [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
+
+
+def _rescuable(changes: Sequence[pa.RecordBatch], key: Sequence[str], chunk: pa.Table) -> pa.Table:
+    """The chunk rows whose key has an incomplete change."""
+    found = np.zeros(chunk.num_rows, np.bool_)
+    for batch in changes:
+        incomplete = batch.filter(pc.is_valid(batch.column("_unchanged")))
+        if incomplete.num_rows:
+            hit = matches(_key_columns(chunk, key), _key_columns(incomplete, key))
+            found |= hit.to_numpy(zero_copy_only=False)
+    return chunk.filter(pa.array(found))
+
+
+def _left_out(changes: Sequence[pa.RecordBatch], key: Sequence[str], rows: pa.Table) -> dict[_Identity, set[str]]:
+    """For the key of each of the rows, the columns that no change of the window carries; none of them when the row
+    was created or deleted in the window."""
+    left_out: dict[_Identity, set[str]] = {}
+    for batch in changes:
+        about = batch.filter(matches(_key_columns(batch, key), _key_columns(rows, key)))
+        for change in about.select(["_op", "_unchanged", *key]).to_pylist():
+            absent = set(change["_unchanged"] or ()) if change["_op"] == Op.update else set()
+            k = _identity(change, key)
+            left_out[k] = left_out.get(k, absent) & absent
+    return left_out
+
+
+def _filled(
+    batch: pa.RecordBatch, key: Sequence[str], rows: Mapping[_Identity, _Row], left_out: Mapping[_Identity, set[str]]
+) -> pa.RecordBatch:
+    """The batch with what the rows know put in, and `_unchanged` shortened accordingly."""
+    fills: dict[str, dict[int, Any]] = {}
+    incomplete = np.flatnonzero(pc.is_valid(batch.column("_unchanged")).to_numpy(zero_copy_only=False))
+    changes = batch.select(["_unchanged", *key]).take(pa.array(incomplete)).to_pylist()
+    for i, change in zip(incomplete.tolist(), changes, strict=True):
+        k = _identity(change, key)
+        rescued = [name for name in change["_unchanged"] if k in rows and name in left_out[k]]
+        for name in rescued:
+            fills.setdefault(name, {})[i] = rows[k][name]
+        if rescued:
+            rest = [name for name in change["_unchanged"] if name not in rescued]
+            fills.setdefault("_unchanged", {})[i] = rest or None
+    for name, values in fills.items():
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, batch.schema.field(at), _replaced(batch.column(at), values))
+    return batch
+
+
+def _replaced(column: pa.Array, values: Mapping[int, Any]) -> pa.Array:
+    """The column with the values at the given rows replaced."""
+    fresh = pa.array(list(values.values()), column.type)
+    index = np.arange(len(column))
+    index[list(values)] = len(column) + np.arange(len(values))
+    return pa.concat_arrays([column, fresh]).take(pa.array(index))
+
+
+def matches(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.BooleanArray:
+    """For each row, whether its key is among `keys`; both are lists of key columns, in the same order.
+
+    Keys are equal when they are the same value of the same type, not when the database's collation calls them equal.
+    That is enough: a version of a row that a change of the window replaces is named by that change with exactly the
+    value it had, as the old key or as the new one.
+    """
+    if len(rows) == 1 and not pa.types.is_nested(rows[0].type):
+        return pc.is_in(rows[0], value_set=keys[0])
+    return _matches_encoded(rows, keys)
+
+
+def _matches_encoded(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.BooleanArray:
+    """Composite keys: give every distinct key a number, column by column, and compare the numbers."""
+    size = len(rows[0])
+    codes = np.zeros(size + len(keys[0]), np.int64)
+    for mine, theirs in zip(rows, keys, strict=True):
+        column = pa.concat_arrays([_hashable(mine), _hashable(theirs)])
+        part = column.dictionary_encode(null_encoding="encode").indices.to_numpy()
+        _, codes = np.unique(codes * (part.max(initial=0) + 1) + part, return_inverse=True)
+    return pa.array(np.isin(codes[:size], codes[size:]))
+
+
+def _hashable(column: pa.Array) -> pa.Array:
+    """The column, or for types Arrow cannot hash, an equal text for equal values."""
+    if pa.types.is_nested(column.type):
+        return pa.array([repr(v) for v in column.to_pylist()], pa.string())
+    return column
