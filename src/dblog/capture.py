@@ -1,0 +1,310 @@
+"""Capture: the thread that reads the log onto the spool, ahead of Spark by a bounded number of bytes.
+
+The log is cut into segments. A segment ends at a commit and is published whole, so a transaction of any size costs
+disk and not memory. The database's log is the durable store: a position is acknowledged only after Spark has
+committed the batch that ends there, and a new life reads again from the offset it starts with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.core.dump import REPAIR_LIMIT
+from dblog.core.event import Op
+from dblog.core.offset import Key
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
+from dblog.sources.base import LogStream, Run, Source
+from dblog.spool import LogFile, LogWriter, Spool
+
+SEGMENT_ROWS = 50_000
+SEGMENT_BYTES = 8 << 20
+SEGMENT_SECONDS = 0.02
+ACKNOWLEDGE_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The captured log in `(start, end]`."""
+
+    start: int
+    end: int
+    files: tuple[LogFile, ...]
+    xids: npt.NDArray[np.int64]
+    holes: Mapping[TableName, Sequence[Key] | None]
+    """Rows that moved to a new key and whose log entry lacks a column: nobody downstream can know its value. None
+    when they are too many to name, or of a key that has no plain text."""
+    nbytes: int
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files)
+
+
+class Capture:
+    """Follows a source's log from a position on. `error` ends it; every waiting call then raises that error."""
+
+    def __init__(
+        self, source: Source, spool: Spool, position: int, *, before: bool, read_ahead: int, patience: float = 300.0
+    ) -> None:
+        self._source = source
+        self._spool = spool
+        self._before = before
+        self._read_ahead = read_ahead
+        self._patience = patience
+        self._life = uuid.uuid4().hex[:8]
+        self._changed = threading.Condition()
+        self._segments: list[Segment] = []
+        self._position = position
+        self._acknowledged = 0
+        self._tokens: dict[str, int] = {}
+        self._awaited = 0
+        self._heard = time.monotonic()
+        self._error: DBLogError | None = None
+        self._stopped = threading.Event()
+        self._open = _OpenSegment(self, position)
+        self._files = 0
+        self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
+        self._thread.start()
+
+    # -- the driver's side -----------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The log is captured up to here."""
+        with self._changed:
+            return self._position
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """The segments that hold the log in `(start, end]`; the outer ones may reach beyond it."""
+        with self._changed:
+            return [s for s in self._segments if s.end > start and s.start < end]
+
+    def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
+        """Wait until a row after the position is captured; whether there is one."""
+        with self._attention() if eager else contextlib.nullcontext():
+            return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
+
+    def wait_position(self, position: int) -> None:
+        """Wait until the log is captured up to the position. Raises SourceError when the source falls silent."""
+        with self._attention():
+            while not self._wait(lambda: self._position >= position, 1.0):
+                self._check_silence(f"the log did not reach position {position}")
+
+    def wait_token(self, token: str, bound: int) -> int:
+        """Wait for a watermark to come back; the position it came at. Raises WatermarkError when the log passes
+        `bound`, a position after its commit, without it."""
+        with self._attention():
+            while not self._wait(lambda: token in self._tokens or self._position >= bound, 1.0):
+                self._check_silence("a watermark did not come back through the log")
+            with self._changed:
+                if token in self._tokens:
+                    return self._tokens.pop(token)
+        raise WatermarkError(
+            "a watermark was written but the log passed it without showing it",
+            hint="the watermark table is missing from the publication, or a row filter hides it: "
+            "run the preflight, or ALTER PUBLICATION ... ADD TABLE dblog.watermark",
+        )
+
+    def release(self, position: int) -> None:
+        """Spark has committed everything up to the position: forget it here, and let the database forget it."""
+        with self._changed:
+            gone = [s for s in self._segments if s.end <= position]
+            self._segments = [s for s in self._segments if s.end > position]
+            self._acknowledged = max(self._acknowledged, position)
+            self._changed.notify_all()
+        self._spool.remove(f.path for s in gone for f in s.files)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(2.0)
+
+    def _wait(self, ready: Callable[[], bool], timeout: float) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: ready() or self._error is not None, timeout)
+            if self._error is not None:
+                raise self._error
+            return ready()
+
+    def _check_silence(self, what: str) -> None:
+        silent = time.monotonic() - self._heard
+        if silent > self._patience:
+            raise SourceError(f"{what}: the source has sent nothing for {silent:.0f} s")
+
+    @contextlib.contextmanager
+    def _attention(self) -> Iterator[None]:
+        """While somebody waits for the log to get somewhere, back-pressure is off and silence is broken."""
+        self._awaited += 1
+        try:
+            yield
+        finally:
+            self._awaited -= 1
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failing_since: float | None = None
+        delay = 0.1
+        while not self._stopped.is_set():
+            heard = self._heard
+            try:
+                self._follow()
+            except ConnectionLost as error:
+                if self._heard != heard:
+                    failing_since, delay = None, 0.1
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since > self._patience:
+                    self._fail(error)
+                self._stopped.wait(delay)
+                delay = min(delay * 2, 10.0)
+            except DBLogError as error:
+                self._fail(error)
+            except Exception as error:
+                self._fail(DBLogError(f"capture failed: {type(error).__name__}: {error}"))
+
+    def _fail(self, error: DBLogError) -> None:
+        with self._changed:
+            self._error = error
+            self._stopped.set()
+            self._changed.notify_all()
+
+    def _follow(self) -> None:
+        """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
+        stream = self._source.stream(self._position)
+        self._open = _OpenSegment(self, self._position)
+        self._heard = time.monotonic()
+        try:
+            acknowledged = 0.0
+            while not self._stopped.is_set():
+                if time.monotonic() - acknowledged > ACKNOWLEDGE_SECONDS:
+                    stream.acknowledge(self._acknowledged)
+                    acknowledged = time.monotonic()
+                if self._full():
+                    self._stopped.wait(0.05)
+                    continue
+                self._step(stream)
+        finally:
+            self._open.abort()
+            stream.close()
+
+    def _step(self, stream: LogStream) -> None:
+        runs = stream.read(0.0 if self._open.dirty else 0.1, eager=self._awaited > 0)
+        for run in runs:
+            self._open.append(run)
+            if run.token is not None or self._open.large:
+                self._publish(run.token)
+        if self._open.dirty and (not runs or self._open.age > SEGMENT_SECONDS):
+            self._publish(None)
+        if stream.heard > self._heard:
+            self._heard = stream.heard
+        if not self._open.dirty and stream.idle_position > self._position:
+            with self._changed:
+                self._position = stream.idle_position
+                self._open = _OpenSegment(self, self._position)
+                self._changed.notify_all()
+
+    def _full(self) -> bool:
+        """Whether to stop reading: far enough ahead, at a commit, and nobody waits for what comes next."""
+        with self._changed:
+            ahead = sum(s.nbytes for s in self._segments)
+        return ahead > self._read_ahead and not self._awaited and not self._open.dirty
+
+    def _publish(self, token: str | None) -> None:
+        """End the open segment at its last commit, unless a transaction is still arriving."""
+        if self._open.end is None:
+            return
+        segment = self._open.close()
+        with self._changed:
+            if segment.files or len(segment.xids):
+                self._segments.append(segment)
+            self._position = segment.end
+            if token is not None:
+                self._tokens[token] = segment.end
+            self._changed.notify_all()
+        self._open = _OpenSegment(self, segment.end)
+
+    def _new_file(self, schema: TableSchema) -> LogWriter:
+        self._files += 1
+        return self._spool.log_writer(f"{self._life}-{self._files}", schema, before=self._before)
+
+
+class _OpenSegment:
+    """The segment being written: a file per table and schema version."""
+
+    def __init__(self, capture: Capture, start: int) -> None:
+        self._capture = capture
+        self._start = start
+        self._writers: dict[tuple[TableName, str], LogWriter] = {}
+        self._xids: list[npt.NDArray[np.int64]] = []
+        self._holes: dict[TableName, list[Key] | None] = {}
+        self._rows = 0
+        self._nbytes = 0
+        self._since = 0.0
+        self.dirty = False
+        self.end: int | None = None
+        """Where it could be closed now: its last commit, or None inside a transaction."""
+
+    @property
+    def large(self) -> bool:
+        return self._rows >= SEGMENT_ROWS or self._nbytes >= SEGMENT_BYTES
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._since
+
+    def append(self, run: Run) -> None:
+        if not self.dirty:
+            self.dirty, self._since = True, time.monotonic()
+        for schema, batch in run.changes:
+            at = (schema.table, schema.version)
+            if at not in self._writers:
+                self._writers[at] = self._capture._new_file(schema)
+            self._writers[at].append(batch)
+            self._rows += batch.num_rows
+            _add_holes(self._holes, schema, batch)
+        self._xids.append(run.xids)
+        self._nbytes += run.nbytes
+        self.end = run.position
+
+    def close(self) -> Segment:
+        assert self.end is not None
+        files = tuple(w.close() for w in self._writers.values())
+        xids = np.concatenate(self._xids) if self._xids else np.empty(0, np.int64)
+        return Segment(self._start, self.end, files, xids, self._holes, self._nbytes)
+
+    def abort(self) -> None:
+        for writer in self._writers.values():
+            writer.abort()
+
+
+def _add_holes(holes: dict[TableName, list[Key] | None], schema: TableSchema, batch: pa.RecordBatch) -> None:
+    """Note the keys of created rows (moved there by a key update) whose log entry lacks a column."""
+    unchanged = batch.column("_unchanged")
+    if unchanged.null_count == len(unchanged):
+        return
+    moved = batch.filter(pc.and_(pc.is_valid(unchanged), pc.equal(batch.column("_op"), int(Op.create))))
+    if not moved.num_rows:
+        return
+    known = holes.setdefault(schema.table, [])
+    nameable = all(_has_plain_text(moved.column(k).type) for k in schema.key)
+    if known is None or not nameable or len(known) + moved.num_rows > REPAIR_LIMIT:
+        holes[schema.table] = None
+        return
+    texts = [moved.column(k).cast(pa.string()).to_pylist() for k in schema.key]
+    known += zip(*texts, strict=True)
+
+
+def _has_plain_text(kind: pa.DataType) -> bool:
+    """Whether Arrow's text of a value of this type is one that the database reads as the same value."""
+    is_ = pa.types
+    return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))

@@ -1,0 +1,320 @@
+"""The engine: what the driver does between batches. The imperative shell around `core.window`.
+
+A batch is a function of its two offsets and of files. So after a crash, in a new process, `batch` may be called
+first, with offsets of an earlier life, and the engine starts wherever they say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from dblog.capture import Capture, Segment
+from dblog.core.dump import Pace, Staged
+from dblog.core.offset import Chunk, Key, Offset
+from dblog.core.schema import TableName
+from dblog.core.window import Mark, plan
+from dblog.errors import ConnectionLost, TableLocked
+from dblog.sources.base import Source
+from dblog.spool import LogFile, Spool
+from dblog.tasks import Emit, Log, Select, Window, stage
+
+_T = TypeVar("_T")
+
+POLL_SECONDS = 0.5
+"""How long planning waits for something to happen before it says that nothing did."""
+
+FAR_BEHIND_BYTES = 64 << 20
+"""With more log than this still to read, a dump waits: the log goes first, in batches of bounded size."""
+
+BUSY_SECONDS, QUIET_SECONDS = 0.1, 0.5
+"""How long a chunk's select should take while the log has changes to deliver, and while it has none."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a stream runs."""
+
+    dump: bool = True
+    """Whether every table is dumped when the stream first meets it."""
+    before: bool = False
+    chunk_rows: int | None = None
+    parallelism: int = 2
+    read_ahead: int = 256 << 20
+    heartbeat: float = 30.0
+    patience: float = 300.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much log one batch may hold; a window is never cut."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+
+
+@dataclass
+class Counts:
+    """What the stream has done in this life, for progress reports."""
+
+    windows: int = 0
+    dumped: int = 0
+    dropped: int = 0
+    events: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return dict(vars(self))
+
+
+class Engine:
+    """Plans batches and keeps the log flowing onto the spool. Belongs to the driver's source process."""
+
+    def __init__(
+        self,
+        source: Source,
+        spool: Spool,
+        settings: Settings,
+        check: Callable[[Collection[LogFile]], None] = lambda files: None,
+    ) -> None:
+        self._source = source
+        self._spool = spool
+        self._settings = settings
+        self._check = check
+        self._capture: Capture | None = None
+        self._wanted: tuple[TableName, ...] = ()
+        self._moved = time.monotonic()
+        self._busy = False
+        self._target: int | None = None
+        self._emitted: tuple[Chunk, ...] = ()
+        self.counts = Counts()
+
+    # -- what Spark asks -------------------------------------------------------------------------------------
+
+    def next(self, start: Offset, limit: Limit) -> Offset:
+        """The offset that ends the next batch; `start` itself when there is nothing to do."""
+        if start.position is None:
+            return self._first()
+        capture = self._started(start.position, keep=(start,))
+        end = self._plan(start, capture, limit)
+        while end == start and self._draining(start, capture):
+            end = self._plan(start, capture, limit)
+        if end != start:
+            self._moved = time.monotonic()
+        return end
+
+    def batch(self, start: Offset, end: Offset) -> list[Log | Emit | Select]:
+        """The work between two offsets."""
+        work: list[Log | Emit | Select] = []
+        if start.position is not None and end.position is not None and start != end:
+            capture = self._started(start.position, keep=(start, end))
+            capture.wait_position(end.position)
+            segments = capture.between(start.position, end.position)
+            window = Window(start.position, end.position, tuple(s.files for s in segments if s.files))
+            self._check(list(window.files))
+            # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
+            present = tuple(c for c in end.emit if _stamp(self._spool.staged(c.id)) == c.stamp)
+            if window.segments:
+                work.append(Log(window, present))
+            work += [Emit(window, c) for c in present]
+        work += [Select(c) for c in end.read]
+        return work
+
+    def commit(self, end: Offset) -> None:
+        """Spark has committed the batch that ends here: nothing of it is needed again."""
+        if end.position is not None and self._capture is not None:
+            self._capture.release(end.position)
+        self._spool.remove_chunks({c.id for c in end.emit})
+
+    def drain(self) -> None:
+        """From now on: stop when the log as of this moment is delivered and no dump is running."""
+        self._target = self._retrying(self._source.latest)
+
+    def report(self) -> dict[str, int]:
+        """Where the log ends, as far as it is captured, and what was done."""
+        captured = {} if self._capture is None else {"captured": self._capture.position}
+        return {**captured, **self.counts.to_json()}
+
+    def stop(self) -> None:
+        if self._capture is not None:
+            self._capture.stop()
+
+    # -- starting --------------------------------------------------------------------------------------------
+
+    def _first(self) -> Offset:
+        self._retrying(lambda: self._source.prepare(fresh=True))
+        origin = self._retrying(self._source.origin)
+        return Offset(origin.position, suspects=origin.suspects)
+
+    def _started(self, position: int, keep: Sequence[Offset]) -> Capture:
+        if self._capture is None:
+            self._retrying(lambda: self._source.prepare(fresh=False))
+            if self._settings.dump:
+                self._wanted = tuple(self._source.tables())
+            self._spool.sweep({c.id for offset in keep for c in (*offset.emit, *offset.read)})
+            self._capture = Capture(
+                self._source,
+                self._spool,
+                position,
+                before=self._settings.before,
+                read_ahead=self._settings.read_ahead,
+                patience=self._settings.patience,
+            )
+        return self._capture
+
+    # -- planning --------------------------------------------------------------------------------------------
+
+    def _plan(self, start: Offset, capture: Capture, limit: Limit) -> Offset:
+        if self._opens_window(start, capture):
+            return self._retrying(lambda: self._end_window(start, capture))
+        return self._retrying(lambda: self._end_anywhere(start, capture, limit))
+
+    def _dumping(self, start: Offset) -> bool:
+        return start.dumping or not set(self._wanted) <= set(start.tables)
+
+    def _draining(self, start: Offset, capture: Capture) -> bool:
+        """Whether there is something left to wait for before the stream may stop by itself."""
+        return self._target is not None and (capture.position < self._target or self._dumping(start))
+
+    def _opens_window(self, start: Offset, capture: Capture) -> bool:
+        """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
+        if start.read:
+            return True
+        if not self._dumping(start):
+            return False
+        if start.suspects and self._invisible(start.suspects):
+            return False
+        return self._retrying(self._source.latest) - capture.position < FAR_BEHIND_BYTES
+
+    def _end_window(self, start: Offset, capture: Capture) -> Offset:
+        """End the batch at a watermark.
+
+        1. Stage what no task has staged (a limit, a lost executor): the select is still in its window.
+        2. Write the watermark: the window of the running round ends here.
+        3. Wait until it comes back through the log.
+        4. Look which transactions a select might miss, then plan; the round that is opened starts after this look.
+        """
+        assert start.position is not None
+        # 1.
+        for chunk in start.read:
+            with contextlib.suppress(TableLocked):  # then the chunk is not there, and is read again later
+                stage(self._source, self._spool, chunk)
+        # 2.
+        token = uuid.uuid4().hex
+        bound = self._source.write_watermark(token)
+        # 3.
+        position = capture.wait_token(token, bound)
+        # 4.
+        segments = capture.between(start.position, position)
+        files = [f for s in segments for f in s.files]
+        self._check(files)
+        suspects = self._suspects(start, segments)
+        end = plan(
+            start,
+            Mark(position, token, suspects, _holes(segments)),
+            staged=self._staged(start, files),
+            wanted=self._wanted,
+            pace=self._pace(files),
+            boundaries=self._source,
+        )
+        self._count(end, files)
+        return end
+
+    def _end_anywhere(self, start: Offset, capture: Capture, limit: Limit) -> Offset:
+        """End the batch at some commit: as much log as there is and the limit allows."""
+        assert start.position is not None
+        if capture.wait_rows(start.position, POLL_SECONDS, eager=self._target is not None):
+            position, segments = _take(capture, start.position, limit)
+        elif time.monotonic() - self._moved > self._settings.heartbeat:
+            # nothing of ours, but the log moves on: acknowledge that, and keep Spark's workers warm
+            position = capture.position
+            segments = capture.between(start.position, position)
+        else:
+            return start
+        files = [f for s in segments for f in s.files]
+        self._check(files)
+        mark = Mark(position, None, self._suspects(start, segments), _holes(segments))
+        pace = self._pace(files)
+        end = plan(start, mark, staged=self._staged(start, ()), wanted=(), pace=pace, boundaries=self._source)
+        self._count(end, files)
+        return end
+
+    def _suspects(self, start: Offset, segments: Sequence[Segment]) -> tuple[int, ...]:
+        shown = np.concatenate([np.array(start.suspects, np.int64), *(s.xids for s in segments)])
+        return self._source.invisible(shown) if len(shown) else ()
+
+    def _invisible(self, suspects: Sequence[int]) -> tuple[int, ...]:
+        return self._retrying(lambda: self._source.invisible(np.array(suspects, np.int64)))
+
+    def _staged(self, start: Offset, log: Sequence[LogFile]) -> Mapping[str, Staged]:
+        """What the spool holds for the chunks of the offset. A chunk that was read under another schema than the log
+        of its window shows does not count: it is read again under the new one."""
+        versions = defaultdict(set)
+        for file in log:
+            versions[file.table].add(file.version)
+        found = {}
+        for chunk in (*start.emit, *start.read):
+            staged = self._spool.staged(chunk.id)
+            if staged is not None and (chunk in start.emit or versions[chunk.table] <= {staged.version}):
+                found[chunk.id] = staged
+        return found
+
+    def _pace(self, files: Sequence[LogFile]) -> Pace:
+        """Short rounds while the log has something to deliver, long ones while it has not."""
+        self._busy = bool(files)
+        seconds = BUSY_SECONDS if self._busy else QUIET_SECONDS
+        return Pace(self._settings.parallelism, self._settings.chunk_rows, seconds)
+
+    def _count(self, end: Offset, files: Sequence[LogFile]) -> None:
+        for chunk in self._emitted:
+            noted = self._spool.noted(chunk.id)
+            if noted is not None:
+                self.counts.dumped += noted["rows"]
+                self.counts.dropped += noted["dropped"]
+        self._emitted = end.emit
+        self.counts.windows += bool(end.emit)
+        self.counts.events += sum(f.rows for f in files)
+
+    def _retrying(self, call: Callable[[], _T]) -> _T:
+        """The call's result; a lost connection is tried again for a while, because Spark itself would not."""
+        deadline = time.monotonic() + self._settings.patience
+        delay = 0.1
+        while True:
+            try:
+                return call()
+            except ConnectionLost:
+                if time.monotonic() + delay > deadline:
+                    raise
+            time.sleep(delay)
+            delay = min(delay * 2, 10.0)
+
+
+def _stamp(staged: Staged | None) -> str | None:
+    return None if staged is None else staged.stamp
+
+
+def _holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | None]:
+    holes: dict[TableName, list[Key] | None] = {}
+    for segment in segments:
+        for table, keys in segment.holes.items():
+            known = holes.setdefault(table, [])
+            holes[table] = None if known is None or keys is None else [*known, *keys]
+    return holes
+
+
+def _take(capture: Capture, start: int, limit: Limit) -> tuple[int, list[Segment]]:
+    """The segments after the position that fit the limit; at least one."""
+    taken: list[Segment] = []
+    rows = nbytes = 0
+    for segment in capture.between(start, capture.position):
+        rows, nbytes = rows + segment.rows, nbytes + segment.nbytes
+        if taken and ((limit.rows and rows > limit.rows) or (limit.nbytes and nbytes > limit.nbytes)):
+            break
+        taken.append(segment)
+    return taken[-1].end, taken

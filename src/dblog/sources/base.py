@@ -1,0 +1,112 @@
+"""What the engine needs from a database. Every family implements these protocols; nothing else knows them.
+
+Three places use a source, each in its own thread or process, so each has its own face:
+
+* `Source`: the driver's control side (set-up, watermarks, chunk boundaries). Connects lazily, reconnects by itself.
+* `LogStream`: the capture thread's reader of the change log.
+* `Source.select`: the executors' chunk reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblog.core.dump import Boundaries
+from dblog.core.offset import Extent
+from dblog.core.schema import TableName, TableSchema
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stretch of the log: changes in commit order, per table, and where it ends.
+
+    A run with `position` ends at a commit; one without is the beginning or middle of a transaction that is still
+    arriving. A watermark always ends its run.
+    """
+
+    changes: Sequence[tuple[TableSchema, pa.RecordBatch]]
+    position: int | None = None
+    """End position of the last commit; None while the last transaction is still open."""
+    token: str | None = None
+    """The watermark that ends this run."""
+    xids: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Transactions that committed in this run, for the visibility barrier."""
+    nbytes: int = 0
+    """Bytes received from the database for this run."""
+
+
+class LogStream(Protocol):
+    """The change log from one position on. Not thread-safe: it belongs to the capture thread."""
+
+    def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
+        """What has arrived, waiting at most `timeout` seconds for something to arrive. Raises ConnectionLost.
+        `eager` is for when somebody waits for a certain position: do not trust silence, ask the database."""
+        ...
+
+    @property
+    def heard(self) -> float:
+        """When the database was last heard of, on the monotonic clock."""
+        ...
+
+    @property
+    def idle_position(self) -> int:
+        """The log is known to hold nothing of ours between the last run and this position."""
+        ...
+
+    def acknowledge(self, position: int) -> None:
+        """Let the database forget its log up to `position`. Also serves as the keep-alive: call it on a timer."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the log of a new stream starts."""
+
+    position: int
+    suspects: tuple[int, ...]
+    """Transactions in progress at that moment: they may be committed before the position and yet not be visible."""
+
+
+class Source(Boundaries, Protocol):
+    """A source database, seen from the driver and the executors. Picklable; holds no connection when pickled."""
+
+    def prepare(self, *, fresh: bool) -> None:
+        """Check every precondition, create what is missing and allowed, or raise PreconditionFailed with all of it.
+        `fresh` is whether this is a new stream; a stream that goes on needs the log it left behind (PositionLost)."""
+        ...
+
+    def tables(self) -> Mapping[TableName, TableSchema]:
+        """The captured tables as the catalog describes them now."""
+        ...
+
+    def origin(self) -> Origin:
+        """Where a new stream starts, once `prepare` has made the log readable."""
+        ...
+
+    def latest(self) -> int:
+        """The position of the end of the database's log now."""
+        ...
+
+    def stream(self, position: int) -> LogStream:
+        """Open the log after `position`. Raises PositionLost when it no longer reaches back that far."""
+        ...
+
+    def write_watermark(self, token: str) -> int:
+        """Write `token` to the watermark table; a position at or after its commit. Raises WatermarkError."""
+        ...
+
+    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
+        """Those of the committed transactions `xids` that a select started now might still not see."""
+        ...
+
+    def select(self, table: TableName, extent: Extent) -> tuple[TableSchema, Iterator[pa.RecordBatch]] | None:
+        """The rows of an extent in batches, and the table's schema. None when the table is gone."""
+        ...

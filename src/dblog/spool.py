@@ -1,0 +1,274 @@
+"""The spool: log segments and staged chunks as Arrow IPC files, written once, read many times, removed after commit.
+
+    log/<life>-<n>.arrow              changes of one table and schema version, in one segment of the log
+    chunk/<id>.<stamp>.arrow          rows of one select
+    chunk/<id>.json                   says which stamp counts: the first writer's
+
+A chunk file is complete before the marker that names it appears, and the first marker wins: a retried, speculative
+or orphaned task that finishes late cannot replace rows read inside the window by rows read after it. Where the
+storage has no exclusive create, the stamp that the offset pins has the same effect.
+
+Nothing here must survive: the log can be read again from the database, and a lost chunk is selected again. Every
+file describes itself: the table's schema travels in the Arrow schema's metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.ipc as ipc
+
+from dblog.core.dump import Staged
+from dblog.core.event import change_schema
+from dblog.core.schema import Column, TableName, TableSchema
+from dblog.errors import SpoolError
+
+_META = b"dblog"
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """Changes of one table and schema version within a segment."""
+
+    path: str
+    table: TableName
+    version: str
+    rows: int
+    incomplete: int
+    """Rows with a column that the log did not carry."""
+
+
+class Spool:
+    """Files under one URI that the driver and every executor see. Holds no state: pickles and compares by its URI."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._fs: pafs.FileSystem | None = None
+        self._root = ""
+
+    def __getstate__(self) -> str:
+        return self.uri
+
+    def __setstate__(self, uri: str) -> None:
+        self.__init__(uri)  # type: ignore[misc]
+
+    # -- log segments ----------------------------------------------------------------------------------------
+
+    def log_writer(self, name: str, schema: TableSchema, *, before: bool) -> LogWriter:
+        path = self._path("log", f"{name}.arrow")
+        return LogWriter(self, path, schema, change_schema(schema.arrow, before=before))
+
+    def read_log(self, path: str, columns: Sequence[str] | None = None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
+        """The changes in a log file, batch by batch; only some columns when named."""
+        return self._read(path, columns)
+
+    # -- staged chunks ---------------------------------------------------------------------------------------
+
+    def stage(self, chunk_id: str, schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Staged:
+        """Write a chunk's rows and publish them, unless somebody else has already; what counts from now on."""
+        # 1. the rows, under a name of our own
+        stamp = uuid.uuid4().hex[:12]
+        path = self._path("chunk", f"{chunk_id}.{stamp}.arrow")
+        began, rows = time.monotonic(), 0
+        with self._guarded("write", path), self._open_output(path) as sink:
+            with ipc.new_file(sink, _described(schema.arrow, schema)) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+            size = sink.tell()
+        # 2. the marker, exclusively
+        marker = {"stamp": stamp, "rows": rows, "seconds": time.monotonic() - began, "version": schema.version}
+        if not self._publish(self._path("chunk", f"{chunk_id}.json"), json.dumps({**marker, "bytes": size}).encode()):
+            self.remove([path])
+        winner = self.staged(chunk_id)
+        if winner is None:
+            raise SpoolError(f"chunk {chunk_id!r} vanished from the spool {self.uri!r} while it was written")
+        return winner
+
+    def staged(self, chunk_id: str) -> Staged | None:
+        """The staged file that counts for a chunk, or None when there is none (any more)."""
+        try:
+            with self._filesystem().open_input_stream(self._path("chunk", f"{chunk_id}.json")) as stream:
+                marker = json.loads(stream.read())
+        except FileNotFoundError:
+            return None
+        info = self._filesystem().get_file_info(self.chunk_path(chunk_id, marker["stamp"]))
+        if info.size != marker["bytes"]:
+            return None
+        return Staged(marker["stamp"], marker["rows"], marker["seconds"], marker["version"])
+
+    def chunk_path(self, chunk_id: str, stamp: str) -> str:
+        return self._path("chunk", f"{chunk_id}.{stamp}.arrow")
+
+    def read_chunk(
+        self, chunk_id: str, stamp: str, columns: Sequence[str] | None = None
+    ) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
+        """The rows of a staged chunk, batch by batch; only some columns when named."""
+        return self._read(self.chunk_path(chunk_id, stamp), columns)
+
+    # -- notes: small facts that tasks leave for the driver --------------------------------------------------
+
+    def note(self, name: str, facts: dict[str, int]) -> None:
+        path = self._path("note", f"{name}.json")
+        with self._guarded("write", path), self._filesystem().open_output_stream(path) as stream:
+            stream.write(json.dumps(facts).encode())
+
+    def noted(self, name: str) -> dict[str, int] | None:
+        try:
+            with self._filesystem().open_input_stream(self._path("note", f"{name}.json")) as stream:
+                facts: dict[str, int] = json.loads(stream.read())
+                return facts
+        except FileNotFoundError:
+            return None
+
+    # -- removal ---------------------------------------------------------------------------------------------
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem().delete_file(path)
+
+    def remove_chunks(self, chunk_ids: Collection[str]) -> None:
+        """Remove everything of these chunks, late writers' files included."""
+        if chunk_ids:
+            self.remove(p for p in self._list("chunk") + self._list("note") if _chunk_of(p) in chunk_ids)
+
+    def sweep(self, keep: Collection[str]) -> None:
+        """Remove what an earlier life left behind: all log files, and all chunks but those to keep."""
+        self.remove(self._list("log"))
+        self.remove(p for p in self._list("chunk") + self._list("note") if _chunk_of(p) not in keep)
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def _filesystem(self) -> pafs.FileSystem:
+        if self._fs is None:
+            try:
+                if "://" in self.uri:
+                    self._fs, self._root = pafs.FileSystem.from_uri(self.uri)
+                else:
+                    self._fs, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
+                for folder in ("log", "chunk", "note"):
+                    self._fs.create_dir(f"{self._root}/{folder}", recursive=True)
+            except (OSError, ValueError) as error:
+                raise SpoolError(
+                    f"cannot use {self.uri!r} as the spool: {error}",
+                    hint="set the option spool to a folder (or a file system URI) that driver and executors can write",
+                ) from error
+        return self._fs
+
+    def _path(self, folder: str, name: str) -> str:
+        self._filesystem()
+        return f"{self._root}/{folder}/{name}"
+
+    def _list(self, folder: str) -> list[str]:
+        infos = self._filesystem().get_file_info(pafs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
+        return [info.path for info in infos]
+
+    def _open_output(self, path: str) -> pa.NativeFile:
+        return self._filesystem().open_output_stream(path)
+
+    def _publish(self, path: str, data: bytes) -> bool:
+        """Create the file with this content unless it exists; whether it was us."""
+        if not isinstance(self._filesystem(), pafs.LocalFileSystem):
+            # no exclusive create here: a race is decided by the stamp that the offset pins
+            if self._filesystem().get_file_info(path).type != pafs.FileType.NotFound:
+                return False
+            with self._guarded("write", path), self._open_output(path) as sink:
+                sink.write(data)
+            return True
+        mine = f"{path}.{uuid.uuid4().hex[:8]}"
+        with self._guarded("write", path):
+            with open(mine, "wb") as file:
+                file.write(data)
+            try:
+                os.link(mine, path)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(mine)
+        return True
+
+    def _read(self, path: str, columns: Sequence[str] | None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
+        with self._guarded("read", path):
+            file = self._filesystem().open_input_file(path)
+            full = ipc.open_file(file).schema
+            options = None
+            if columns is not None:
+                options = ipc.IpcReadOptions(included_fields=sorted(full.get_field_index(c) for c in columns))
+            reader = ipc.open_file(file, options=options)
+        return _described_by(full), (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+    @contextlib.contextmanager
+    def _guarded(self, doing: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise SpoolError(
+                f"{path!r} is not on the spool",
+                hint="on a cluster the option spool must name storage that the driver and all executors share",
+            ) from error
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise SpoolError(
+                f"the spool {self.uri!r} is full" if full else f"cannot {doing} {path!r} on the spool: {error}",
+                hint="free disk space or set the option spool to a larger volume; the query can then be restarted"
+                if full
+                else None,
+            ) from error
+
+
+class LogWriter:
+    """Appends changes of one table to one log file of the open segment."""
+
+    def __init__(self, spool: Spool, path: str, schema: TableSchema, arrow: pa.Schema) -> None:
+        self._spool = spool
+        self._path = path
+        self._schema = schema
+        self._rows = 0
+        self._incomplete = 0
+        with spool._guarded("write", path):
+            self._sink = spool._open_output(path)
+            self._writer = ipc.new_file(self._sink, _described(arrow, schema))
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        with self._spool._guarded("write", self._path):
+            self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+        self._incomplete += batch.num_rows - batch.column("_unchanged").null_count
+
+    def close(self) -> LogFile:
+        with self._spool._guarded("write", self._path):
+            self._writer.close()
+            self._sink.close()
+        return LogFile(self._path, self._schema.table, self._schema.version, self._rows, self._incomplete)
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):
+            self._writer.close()
+            self._sink.close()
+        self._spool.remove([self._path])
+
+
+def _chunk_of(path: str) -> str:
+    return path.rsplit("/", 1)[1].split(".", 1)[0]
+
+
+def _described(arrow: pa.Schema, schema: TableSchema) -> pa.Schema:
+    """The Arrow schema of a file, carrying what `_described_by` needs to make the table's schema again."""
+    about = {"table": schema.table, "key": schema.key, "types": {c.name: c.type for c in schema.columns}}
+    return arrow.with_metadata({_META: json.dumps(about).encode()})
+
+
+def _described_by(arrow: pa.Schema) -> TableSchema:
+    about = json.loads(arrow.metadata[_META])
+    columns = tuple(Column(name, kind, arrow.field(name).type) for name, kind in about["types"].items())
+    return TableSchema(TableName(*about["table"]), columns, tuple(about["key"]))
