@@ -1,0 +1,1 @@
+"""The Spark data source: options, output rows, the stream reader, a tuned session."""

@@ -1,0 +1,187 @@
+"""`spark.readStream.format("dblog")`: Spark's calls, translated to the engine's.
+
+Spark makes the reader in two processes, pickles it into every task, and calls it in an order that a crash may cut
+anywhere. So the reader holds nothing but options; the engine lives only in the driver's source process.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from dblog.core.offset import Offset
+from dblog.engine import Engine, Limit
+from dblog.errors import ConfigError, PreconditionFailed, SchemaChanged, TableLocked
+from dblog.spark.options import Options, read_options
+from dblog.spark.rows import RESERVED, Enveloped, Shape, Typed, in_order, regrouped
+from dblog.spool import Spool
+from dblog.tasks import Emit, Log, Select, emitted_rows, log_changes, stage
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `dblog` known to a session. Spark also finds it by itself, through `pyspark_dblog`."""
+    spark.dataSource.register(DBLogSource)
+
+
+class DBLogSource(DataSource):
+    """A source database as a stream of changes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dblog"
+
+    def schema(self) -> StructType:
+        options = read_options(self.options)
+        return _spark_schema(_shape(options).arrow)
+
+    def streamReader(self, schema: StructType) -> ChangeReader:
+        return ChangeReader(read_options(self.options), schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        raise ConfigError(
+            "format 'dblog' is a streaming source",
+            hint="use spark.readStream; for everything up to now and no more, writeStream.trigger(availableNow=True)",
+        )
+
+
+@dataclass
+class Part(InputPartition):
+    """A task of a batch, and what its rows shall look like."""
+
+    task: Log | Emit | Select
+    shape: Shape
+
+    def __init__(self, task: Log | Emit | Select, shape: Shape) -> None:
+        self.task = task
+        self.shape = shape
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream of one query."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._running: tuple[Engine, Shape] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_running": None}
+
+    # -- the driver ----------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        return Offset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.limit.nbytes
+        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        engine, _ = self._started()
+        everything = isinstance(limit, ReadAllAvailable)
+        return engine.next(Offset.from_json(start), Limit() if everything else self._options.limit).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._running is None else self._running[0].report()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        engine, _ = self._started()
+        engine.drain()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        engine, shape = self._started()
+        return [Part(task, shape) for task in engine.batch(Offset.from_json(start), Offset.from_json(end))]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        engine, _ = self._started()
+        engine.commit(Offset.from_json(end))
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running[0].stop()
+
+    def _started(self) -> tuple[Engine, Shape]:
+        if self._running is None:
+            options = self._options
+            source, shape = options.source, _shape(options)
+            if _spark_schema(shape.arrow) != self._schema:
+                raise SchemaChanged(
+                    f"the stream was loaded with other columns than table {options.table} has now",
+                    hint="load it again; to choose columns use the option columns, not .schema(...)",
+                )
+            accepted: set[str] = set()
+
+            def check(files: Any) -> None:
+                if isinstance(shape, Typed):
+                    shape.check(files, source, accepted)
+
+            self._running = Engine(source, Spool(options.spool), options.settings, check), shape
+        return self._running
+
+    # -- the executors -------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        _settle()
+        arrow = to_arrow_schema(self._schema, timezone="UTC")
+        for batch in regrouped(self._rows(partition)):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
+
+    def _rows(self, part: Part) -> Iterator[pa.RecordBatch]:
+        spool, shape = Spool(self._options.spool), part.shape
+        match part.task:
+            case Log() as log:
+                yield from in_order(log_changes(spool, log), shape)
+            case Emit(chunk=chunk) as emit:
+                for schema, batch in emitted_rows(spool, emit, before=self._options.settings.before):
+                    yield shape.project(schema, batch, chunk.dump)
+            case Select(chunk=chunk):
+                try:
+                    stage(self._options.source, spool, chunk)
+                except TableLocked:
+                    return  # the log must not wait for the lock; the chunk is read again in a later round
+
+
+def _shape(options: Options) -> Shape:
+    if options.table is None:
+        return Enveloped()
+    found = options.source.tables()
+    if options.table not in found:
+        raise PreconditionFailed(
+            f"table {options.table} does not exist in {options.address}", hint="check the option table and the database"
+        )
+    schema = found[options.table]
+    unknown = set(options.columns or ()) - set(schema.names)
+    if unknown:
+        raise ConfigError(
+            f"option 'columns' names {sorted(unknown)}, which table {options.table} does not have",
+            hint="its columns are " + ", ".join(schema.names),
+        )
+    taken = RESERVED & set(schema.names)
+    if taken:
+        raise ConfigError(
+            f"table {options.table} has columns named {sorted(taken)}, which dblog uses for itself",
+            hint="leave them out with the option columns",
+        )
+    return Typed(schema, options.settings.before)
+
+
+def _spark_schema(arrow: pa.Schema) -> StructType:
+    return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
+
+
+@cache
+def _settle() -> None:
+    """Once per worker: Spark's worker collects garbage after every task, and what is loaded by now is not garbage."""
+    gc.collect()
+    gc.freeze()
