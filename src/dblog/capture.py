@@ -31,6 +31,7 @@ SEGMENT_ROWS = 50_000
 SEGMENT_BYTES = 8 << 20
 SEGMENT_SECONDS = 0.02
 ACKNOWLEDGE_SECONDS = 0.25
+MOST_TOKENS = 1000
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Capture:
                     failing_since, delay = None, 0.1
                 failing_since = failing_since or time.monotonic()
                 if time.monotonic() - failing_since > self._patience:
-                    self._fail(error)
+                    self._fail(SourceError(f"gave up after {self._patience:.0f} s: {error.message}", hint=error.hint))
                 self._stopped.wait(delay)
                 delay = min(delay * 2, 10.0)
             except DBLogError as error:
@@ -230,6 +231,8 @@ class Capture:
             self._position = segment.end
             if token is not None:
                 self._tokens[token] = segment.end
+                while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
+                    self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
         self._open = _OpenSegment(self, segment.end)
 

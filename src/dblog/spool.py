@@ -156,6 +156,7 @@ class Spool:
                     self._fs, self._root = pafs.FileSystem.from_uri(self.uri)
                 else:
                     self._fs, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
+                    os.makedirs(self._root, mode=0o700, exist_ok=True)  # rows are nobody else's business
                 for folder in ("log", "chunk", "note"):
                     self._fs.create_dir(f"{self._root}/{folder}", recursive=True)
             except (OSError, ValueError) as error:

@@ -1,0 +1,131 @@
+"""The spool: first writer wins, lost files are noticed, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dblog.core.event import change_schema
+from dblog.core.schema import Column, TableName, TableSchema
+from dblog.errors import SpoolError
+from dblog.spool import Spool
+
+T = TableSchema(
+    TableName("public", "t"), (Column("id", "bigint", pa.int64()), Column("v", "text", pa.string())), ("id",)
+)
+
+
+def rows(*ids: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(ids, pa.int64()), pa.array([f"v{i}" for i in ids])], schema=T.arrow)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool(str(tmp_path / "spool"))
+
+
+def staged_ids(spool: Spool, chunk_id: str, stamp: str) -> list[int]:
+    _, batches = spool.read_chunk(chunk_id, stamp)
+    return [i for b in batches for i in b.column("id").to_pylist()]
+
+
+def test_a_staged_chunk_reads_back_with_its_schema(spool: Spool) -> None:
+    staged = spool.stage("c-0", T, [rows(1, 2), rows(3)])
+    assert (staged.rows, staged.version) == (3, T.version)
+    schema, batches = spool.read_chunk("c-0", staged.stamp, ["id"])
+    assert schema == T
+    assert [b.schema.names for b in batches] == [["id"], ["id"]]
+    assert spool.staged("c-0") == staged
+
+
+def test_the_first_writer_of_a_chunk_wins(spool: Spool) -> None:
+    first = spool.stage("c-0", T, [rows(1)])
+    late = spool.stage("c-0", T, [rows(2)])
+    assert late.stamp == first.stamp
+    assert staged_ids(spool, "c-0", first.stamp) == [1]
+    assert len(os.listdir(Path(spool.uri) / "chunk")) == 2, "the loser's file is removed"
+
+
+def test_a_pinned_chunk_is_not_another_writers_after_it_was_lost(spool: Spool) -> None:
+    first = spool.stage("c-0", T, [rows(1)])
+    spool.remove_chunks({"c-0"})
+    assert spool.staged("c-0") is None
+    late = spool.stage("c-0", T, [rows(2)])
+    assert late.stamp != first.stamp
+    with pytest.raises(SpoolError, match="not on the spool") as caught:
+        spool.read_chunk("c-0", first.stamp)
+    assert "share" in (caught.value.hint or "")
+
+
+def test_a_truncated_chunk_counts_as_lost(spool: Spool) -> None:
+    staged = spool.stage("c-0", T, [rows(*range(100))])
+    path = Path(spool.chunk_path("c-0", staged.stamp))
+    path.write_bytes(path.read_bytes()[:-10])
+    assert spool.staged("c-0") is None
+
+
+def test_an_interrupted_select_publishes_nothing(spool: Spool) -> None:
+    def breaks() -> object:
+        yield rows(1)
+        raise RuntimeError("the connection is gone")
+
+    with pytest.raises(RuntimeError):
+        spool.stage("c-0", T, breaks())  # type: ignore[arg-type]
+    assert spool.staged("c-0") is None
+
+
+def test_log_files_hold_changes_and_count_what_is_incomplete(spool: Spool) -> None:
+    writer = spool.log_writer("a-1", T, before=False)
+    arrow = change_schema(T.arrow)
+    event = {"_op": 1, "_lsn": 5, "_seq": 0, "_txid": 1, "_committed_at": 0, "id": 1, "v": None}
+    writer.append(pa.RecordBatch.from_pylist([{**event, "_unchanged": ["v"]}, {**event, "_unchanged": None}], arrow))
+    file = writer.close()
+    assert (file.rows, file.incomplete, file.table, file.version) == (2, 1, T.table, T.version)
+    schema, batches = spool.read_log(file.path, ["_lsn", "id"])
+    assert schema == T
+    assert next(batches).to_pydict() == {"_lsn": [5, 5], "id": [1, 1]}
+
+
+def test_an_aborted_log_file_is_removed(spool: Spool) -> None:
+    writer = spool.log_writer("a-1", T, before=False)
+    writer.abort()
+    assert os.listdir(Path(spool.uri) / "log") == []
+
+
+def test_sweeping_keeps_only_the_chunks_that_are_still_needed(spool: Spool) -> None:
+    spool.log_writer("a-1", T, before=False).close()
+    kept = spool.stage("c-0", T, [rows(1)])
+    spool.stage("c-1", T, [rows(2)])
+    spool.note("c-1", {"rows": 1})
+    spool.sweep({"c-0"})
+    assert spool.staged("c-0") == kept
+    assert spool.staged("c-1") is None
+    left = [f for _, _, files in os.walk(spool.uri) for f in files]
+    assert sorted(f.split(".")[0] for f in left) == ["c-0", "c-0"]
+
+
+def test_the_folder_is_private(spool: Spool) -> None:
+    spool.stage("c-0", T, [])
+    assert os.stat(spool.uri).st_mode & 0o077 == 0
+
+
+def test_a_spool_is_pickled_as_its_uri_and_works_on_the_other_side(spool: Spool) -> None:
+    staged = spool.stage("c-0", T, [rows(7)])
+    assert staged_ids(pickle.loads(pickle.dumps(spool)), "c-0", staged.stamp) == [7]
+
+
+def test_a_file_uri_works_like_a_path(tmp_path: Path) -> None:
+    spool = Spool((tmp_path / "s").as_uri())
+    first = spool.stage("c-0", T, [rows(1)])
+    assert spool.stage("c-0", T, [rows(2)]).stamp == first.stamp
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolError, match="as the spool") as caught:
+        Spool(str(tmp_path / "file")).stage("c-0", T, [])
+    assert "option spool" in (caught.value.hint or "")
