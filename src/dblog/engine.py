@@ -195,7 +195,8 @@ class Engine:
     def _end_window(self, start: Offset, capture: Capture) -> Offset:
         """End the batch at a watermark.
 
-        1. Stage what no task has staged (a limit, a lost executor): the select is still in its window.
+        1. Stage what no task has staged (a limit, a lost executor): the select is still in its window. Then note what
+           is there: a file that a late task brings after the watermark must not count.
         2. Write the watermark: the window of the running round ends here.
         3. Wait until it comes back through the log.
         4. Look which transactions a select might miss, then plan; the round that is opened starts after this look.
@@ -205,6 +206,7 @@ class Engine:
         for chunk in start.read:
             with contextlib.suppress(TableLocked):  # then the chunk is not there, and is read again later
                 stage(self._source, self._spool, chunk)
+        staged = self._staged(start)
         # 2.
         token = uuid.uuid4().hex
         bound = self._source.write_watermark(token)
@@ -218,7 +220,7 @@ class Engine:
         end = plan(
             start,
             Mark(position, token, suspects, _holes(segments)),
-            staged=self._staged(start, files),
+            staged=_same_schema(start, staged, files),
             wanted=self._wanted,
             pace=self._pace(files),
             boundaries=self._source,
@@ -241,7 +243,7 @@ class Engine:
         self._check(files)
         mark = Mark(position, None, self._suspects(start, segments), _holes(segments))
         pace = self._pace(files)
-        end = plan(start, mark, staged=self._staged(start, ()), wanted=(), pace=pace, boundaries=self._source)
+        end = plan(start, mark, staged=self._staged(start), wanted=(), pace=pace, boundaries=self._source)
         self._count(end, files)
         return end
 
@@ -252,18 +254,10 @@ class Engine:
     def _invisible(self, suspects: Sequence[int]) -> tuple[int, ...]:
         return self._retrying(lambda: self._source.invisible(np.array(suspects, np.int64)))
 
-    def _staged(self, start: Offset, log: Sequence[LogFile]) -> Mapping[str, Staged]:
-        """What the spool holds for the chunks of the offset. A chunk that was read under another schema than the log
-        of its window shows does not count: it is read again under the new one."""
-        versions = defaultdict(set)
-        for file in log:
-            versions[file.table].add(file.version)
-        found = {}
-        for chunk in (*start.emit, *start.read):
-            staged = self._spool.staged(chunk.id)
-            if staged is not None and (chunk in start.emit or versions[chunk.table] <= {staged.version}):
-                found[chunk.id] = staged
-        return found
+    def _staged(self, start: Offset) -> Mapping[str, Staged]:
+        """What the spool holds for the chunks of the offset."""
+        found = {c.id: self._spool.staged(c.id) for c in (*start.emit, *start.read)}
+        return {chunk_id: staged for chunk_id, staged in found.items() if staged is not None}
 
     def _pace(self, files: Sequence[LogFile]) -> Pace:
         """Short rounds while the log has something to deliver, long ones while it has not."""
@@ -297,6 +291,16 @@ class Engine:
 
 def _stamp(staged: Staged | None) -> str | None:
     return None if staged is None else staged.stamp
+
+
+def _same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:
+    """The staged chunks without those that were read under another schema than the log of their window shows: they
+    are read again, under the new one."""
+    versions = defaultdict(set)
+    for file in log:
+        versions[file.table].add(file.version)
+    other = {c.id for c in start.read if c.id in staged and not versions[c.table] <= {staged[c.id].version}}
+    return {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in other}
 
 
 def _holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | None]:

@@ -20,7 +20,7 @@ REPAIR = "repair"
 """Rows read again because the log left them incomplete (a moved row's unchanged TOAST value)."""
 
 REPAIR_LIMIT = 1000
-"""More incomplete rows than this in one batch, and the whole table is dumped again."""
+"""More incomplete rows than this waiting, and the whole table is dumped again."""
 
 _NO_RANGE: Key = ()
 
@@ -108,7 +108,8 @@ def repaired(
     """The cursors, with the rows that the log left incomplete added; a table with too many is dumped whole."""
     result = tuple(dumps)
     for table, keys in holes.items():
-        if keys is not None and len(keys) <= REPAIR_LIMIT:
+        waiting = sum(len(e.keys) for c in result if (c.dump, c.table) == (REPAIR, table) for e in c.again)
+        if keys is not None and len(keys) + waiting <= REPAIR_LIMIT:
             extent = Extent(keys=tuple(dict.fromkeys(keys)))
             result = read_again(result, [Chunk("", REPAIR, table, extent)] if keys else [], pace)
         elif not any(c.table == table and c.upto is None for c in result):

@@ -145,8 +145,10 @@ def _chunk_from_json(data: Mapping[str, Any]) -> Chunk:
 
 def _cursor_to_json(cursor: Cursor) -> dict[str, Any]:
     data: dict[str, Any] = {"dump": cursor.dump, "table": list(cursor.table), "rows": cursor.rows}
-    data["after"] = _key_to_json(cursor.after)
-    data["upto"] = _key_to_json(cursor.upto)
+    if cursor.after is not None:
+        data["after"] = list(cursor.after)
+    if cursor.upto is not None:
+        data["upto"] = list(cursor.upto)
     if cursor.again:
         data["again"] = [_extent_to_json(e) for e in cursor.again]
     return data
@@ -157,8 +159,8 @@ def _cursor_from_json(data: Mapping[str, Any]) -> Cursor:
         dump=data["dump"],
         table=TableName(*data["table"]),
         rows=data["rows"],
-        after=_key_from_json(data["after"]),
-        upto=_key_from_json(data["upto"]),
+        after=_key_from_json(data.get("after")),
+        upto=_key_from_json(data.get("upto")),
         again=tuple(_extent_from_json(e) for e in data.get("again", ())),
     )
 

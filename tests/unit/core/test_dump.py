@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dblog.core.dump import INITIAL, REPAIR, REPAIR_LIMIT, Pace, Staged, next_round, read_again, repaired, requested
+from dblog.core.offset import Chunk, Cursor, Extent, Key
+from dblog.core.schema import TableName
+
+A, B = TableName("public", "a"), TableName("public", "b")
+PACE = Pace(chunks=2, rows=2)
+
+
+class Keys:
+    """Tables as sorted lists of numbers."""
+
+    def __init__(self, **tables: Sequence[int]) -> None:
+        self.tables = tables
+
+    def last_key(self, table: TableName) -> Key | None:
+        return (str(max(self.tables[table.name])),) if self.tables[table.name] else None
+
+    def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
+        low = int(after[0]) if after else -1
+        keys = [k for k in self.tables[table.name] if low < k <= int(upto[0])]
+        found: list[Key] = [(str(k),) for k in keys[rows - 1 :: rows][:count]]
+        return found if len(found) == count else [*(f for f in found if f != upto), upto]
+
+
+def ranges(chunks: Sequence[Chunk]) -> list[tuple[str, Key | None, Key | None]]:
+    return [(c.table.name, c.extent.after, c.extent.upto) for c in chunks]
+
+
+# pace
+
+
+def test_a_fixed_chunk_size_does_not_adapt() -> None:
+    assert Pace(rows=7).next_rows(100, [Staged("s", 100, 9.0)]) == 7
+    assert Pace(rows=7).first_rows == 7
+
+
+def test_slow_chunks_become_smaller_to_take_the_target_time() -> None:
+    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 1.0)]) == 5_000
+
+
+def test_the_slowest_chunk_of_a_round_decides() -> None:
+    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.1), Staged("s", 10_000, 1.0)]) == 5_000
+
+
+def test_fast_chunks_grow_at_most_fourfold_at_a_time() -> None:
+    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.001)]) == 40_000
+    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.0)]) == 40_000
+
+
+def test_chunks_stay_within_bounds() -> None:
+    assert Pace().next_rows(2_000, [Staged("s", 2_000, 60.0)]) == Pace.LEAST_ROWS
+    assert Pace().next_rows(400_000, [Staged("s", 400_000, 0.001)]) == Pace.MOST_ROWS
+
+
+def test_a_chunk_that_was_far_from_full_says_nothing_about_the_pace() -> None:
+    assert Pace().next_rows(10_000, [Staged("s", 3, 5.0), Staged("s", 0, 5.0)]) == 10_000
+    assert Pace().next_rows(10_000, []) == 10_000
+
+
+# requests
+
+
+def test_every_wanted_table_is_dumped_once() -> None:
+    cursors, known = requested((), (A,), (A, B), PACE)
+    assert cursors == (Cursor(INITIAL, B, 2),)
+    assert known == (A, B)
+    assert requested(cursors, known, (A, B), PACE) == (cursors, known)
+
+
+def test_a_table_that_is_not_wanted_any_more_stays_known() -> None:
+    assert requested((), (A,), (), PACE) == ((), (A,))
+
+
+# rounds
+
+
+def test_a_dump_goes_from_the_first_key_to_the_greatest_of_its_beginning() -> None:
+    keys = Keys(a=[1, 2, 3, 4, 5])
+    first, left = next_round((Cursor(INITIAL, A, 2),), PACE, keys, "w1")
+    assert ranges(first) == [("a", None, ("2",)), ("a", ("2",), ("4",))]
+    assert [c.id for c in first] == ["w1-0", "w1-1"]
+    keys.tables["a"] = [1, 2, 3, 4, 5, 6, 7, 8]
+    second, left = next_round(left, PACE, keys, "w2")
+    assert ranges(second) == [("a", ("4",), ("5",))]
+    assert left == ()
+
+
+def test_an_empty_table_is_dumped_by_reading_nothing() -> None:
+    assert next_round((Cursor(INITIAL, A, 2),), PACE, Keys(a=[]), "w") == ((), ())
+
+
+def test_an_empty_table_does_not_keep_the_next_one_waiting() -> None:
+    chunks, left = next_round((Cursor(INITIAL, A, 2), Cursor(INITIAL, B, 2)), PACE, Keys(a=[], b=[1]), "w")
+    assert ranges(chunks) == [("b", None, ("1",))]
+    assert left == ()
+
+
+def test_a_range_whose_rows_are_gone_still_comes_to_its_end() -> None:
+    cursor = Cursor(INITIAL, A, 2, ("2",), ("5",))
+    chunks, left = next_round((cursor,), PACE, Keys(a=[1, 2]), "w")
+    assert ranges(chunks) == [("a", ("2",), ("5",))]
+    assert left == ()
+
+
+def test_small_tables_share_a_round() -> None:
+    chunks, left = next_round((Cursor(INITIAL, A, 2), Cursor(INITIAL, B, 2)), PACE, Keys(a=[1], b=[1, 2, 3]), "w")
+    assert ranges(chunks) == [("a", None, ("1",)), ("b", None, ("2",))]
+    assert left == (Cursor(INITIAL, B, 2, ("2",), ("3",)),)
+
+
+def test_a_full_round_leaves_the_other_cursors_as_they_are() -> None:
+    waiting = Cursor(INITIAL, B, 2)
+    _, left = next_round((Cursor(INITIAL, A, 1), waiting), PACE, Keys(a=[1, 2, 3], b=[1]), "w")
+    assert left == (Cursor(INITIAL, A, 1, ("2",), ("3",)), waiting)
+
+
+# chunks of one round do not overlap
+
+
+def test_a_repair_does_not_share_a_round_with_the_dump_of_its_table() -> None:
+    dump = Cursor(INITIAL, A, 2, ("1",), ("5",))
+    dumps = repaired((dump,), {A: [("2",)]}, PACE)
+    first, dumps = next_round(dumps, Pace(chunks=3, rows=2), Keys(a=[1, 2, 3, 4, 5]), "w1")
+    assert {c.dump for c in first} == {INITIAL}
+    second, dumps = next_round(dumps, Pace(chunks=3, rows=2), Keys(a=[1, 2, 3, 4, 5]), "w2")
+    assert [c.extent for c in second] == [Extent(keys=(("2",),))]
+
+
+def test_a_long_dump_and_the_repairs_of_its_table_take_turns() -> None:
+    dumps: tuple[Cursor, ...] = (Cursor(INITIAL, A, 1),)
+    served = []
+    for n in range(6):
+        dumps = repaired(dumps, {A: [("1",)]} if n else {}, PACE)
+        chunks, dumps = next_round(dumps, PACE, Keys(a=range(100)), f"w{n}")
+        served.append({c.dump for c in chunks})
+    assert served == [{INITIAL}, {INITIAL}, {REPAIR}, {INITIAL}, {REPAIR}, {INITIAL}]
+
+
+def test_a_repair_does_not_wait_for_the_dump_of_another_table() -> None:
+    dumps = repaired((Cursor(INITIAL, A, 2),), {B: [("2",)]}, PACE)
+    chunks, left = next_round(dumps, PACE, Keys(a=[1], b=[2]), "w")
+    assert [c.dump for c in chunks] == [INITIAL, REPAIR]
+    assert left == ()
+
+
+def test_a_row_that_is_repaired_twice_is_read_once() -> None:
+    dumps = repaired((), {A: [("2",), ("3",), ("2",)]}, PACE)
+    dumps = repaired(dumps, {A: [("3",), ("4",)]}, PACE)
+    chunks, left = next_round(dumps, PACE, Keys(a=[2, 3, 4]), "w")
+    assert [c.extent for c in chunks] == [Extent(keys=(("2",), ("3",), ("4",)))]
+    assert left == ()
+
+
+def test_a_lost_range_of_a_finished_repair_is_not_read_beside_single_rows() -> None:
+    lost = Chunk("w-0", REPAIR, A, Extent(("1",), ("5",)))
+    dumps = read_again(repaired((), {A: [("2",)]}, PACE), [lost], PACE)
+    rounds = []
+    while dumps:
+        chunks, dumps = next_round(dumps, PACE, Keys(a=[2]), f"w{len(rounds)}")
+        rounds.append([c.extent for c in chunks])
+    assert rounds == [[Extent(keys=(("2",),))], [lost.extent]]
+
+
+# lost chunks and repairs
+
+
+@pytest.mark.parametrize("dumps", [(), (Cursor(INITIAL, A, 2, ("4",), ("5",)),)])
+def test_a_lost_chunk_is_read_again_and_nothing_else_twice(dumps: tuple[Cursor, ...]) -> None:
+    lost = Chunk("w-0", INITIAL, A, Extent(("1",), ("2",)))
+    queue = read_again(dumps, [lost], PACE)
+    read = []
+    while queue:
+        chunks, queue = next_round(queue, PACE, Keys(a=[1, 2, 3, 4, 5]), f"w{len(read)}")
+        read += [c.extent for c in chunks]
+    assert sorted(read, key=str) == sorted([lost.extent, *(Extent(("4",), ("5",)) for _ in dumps)], key=str)
+
+
+def test_nothing_lost_changes_nothing() -> None:
+    dumps = (Cursor(INITIAL, A, 2),)
+    assert read_again(dumps, [], PACE) == dumps
+    assert repaired(dumps, {A: []}, PACE) == dumps
+
+
+@pytest.mark.parametrize("holes", [None, [(str(n),) for n in range(REPAIR_LIMIT + 1)]])
+def test_a_table_with_very_many_incomplete_rows_is_dumped_whole(holes: list[Key] | None) -> None:
+    assert repaired((), {A: holes}, PACE) == (Cursor(REPAIR, A, 2),)
+
+
+def test_a_whole_dump_that_has_not_begun_is_not_queued_twice() -> None:
+    dumps = repaired((), {A: None}, PACE)
+    assert repaired(dumps, {A: None}, PACE) == dumps
+
+
+def test_a_whole_dump_that_has_begun_does_not_count_for_later_holes() -> None:
+    begun = Cursor(REPAIR, A, 2, ("3",), ("9",))
+    assert repaired((begun,), {A: None}, PACE) == (begun, Cursor(REPAIR, A, 2))

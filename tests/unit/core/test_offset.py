@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dblog.core.offset import Chunk, Cursor, Extent, Offset, pinned
+from dblog.core.schema import TableName
+from dblog.errors import PositionLost
+
+keys = st.lists(st.text(max_size=8), max_size=3).map(tuple)
+tables = st.builds(TableName, st.text(max_size=8), st.text(max_size=8))
+extents = st.one_of(
+    st.builds(Extent, st.none() | keys, st.none() | keys),
+    st.builds(Extent, keys=st.lists(keys, min_size=1, max_size=3).map(tuple)),
+)
+chunks = st.lists(
+    st.builds(Chunk, st.text(max_size=8), st.text(max_size=8), tables, extents, st.none() | st.text(max_size=8)),
+    max_size=3,
+).map(tuple)
+cursors = st.builds(
+    Cursor,
+    st.text(max_size=8),
+    tables,
+    st.integers(1, 10**6),
+    st.none() | keys,
+    st.none() | keys,
+    st.lists(extents, max_size=2).map(tuple),
+)
+offsets = st.builds(
+    Offset,
+    st.none() | st.integers(0, 2**63 - 1),
+    chunks,
+    chunks,
+    st.lists(cursors, max_size=3).map(tuple),
+    st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
+    st.lists(tables, max_size=3).map(tuple),
+)
+
+THOUSAND = tuple(TableName("inventory", f"table_{n:04}") for n in range(1000))
+
+
+@given(offsets)
+@settings(max_examples=200, deadline=None)
+def test_an_offset_survives_its_json(offset: Offset) -> None:
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_the_offset_in_front_of_the_first_batch_is_a_constant() -> None:
+    assert Offset().to_json() == {"v": 1}
+    assert Offset.from_json({"v": 1}) == Offset()
+
+
+def test_position_zero_is_a_position() -> None:
+    assert Offset.from_json(Offset(0).to_json()).position == 0
+
+
+@pytest.mark.parametrize("data", [{}, {"v": 2, "pos": 5}, {"v": "1"}])
+def test_an_offset_of_another_version_is_refused_with_the_way_out(data: dict[str, object]) -> None:
+    with pytest.raises(PositionLost) as refused:
+        Offset.from_json(data)
+    assert repr(data.get("v")) in refused.value.message
+    assert "checkpoint" in (refused.value.hint or "")
+
+
+def test_a_thousand_tables_fit_into_a_hundred_kilobytes_once_they_are_dumped() -> None:
+    assert len(json.dumps(Offset(2**40, tables=THOUSAND).to_json())) < 100_000
+
+
+def test_a_thousand_tables_that_wait_for_their_dump_stay_far_below_what_slows_a_batch() -> None:
+    waiting = Offset(2**40, dumps=tuple(Cursor("initial", t, 10_000) for t in THOUSAND), tables=THOUSAND)
+    assert len(json.dumps(waiting.to_json())) < 150_000
+
+
+def test_the_size_does_not_depend_on_how_many_chunks_were_handed_out() -> None:
+    table = TableName("public", "orders")
+    sizes = {
+        len(
+            json.dumps(
+                Offset(10**9, dumps=(Cursor("initial", table, 10_000, (str(10**9 + n),), ("2000000000",)),)).to_json()
+            )
+        )
+        for n in (1, 1_000, 100_000_000)
+    }
+    assert len(sizes) == 1
+
+
+def test_an_offset_is_dumping_while_something_is_read_or_queued() -> None:
+    table = TableName("public", "orders")
+    chunk = Chunk("w-0", "initial", table, Extent(None, ("9",)))
+    assert not Offset(5).dumping
+    assert Offset(5, read=(chunk,)).dumping
+    assert Offset(5, dumps=(Cursor("initial", table, 10),)).dumping
+    assert not Offset(5, emit=(pinned(chunk, "s"),)).dumping
+
+
+def test_a_cursor_is_exhausted_when_it_reached_its_end_and_nothing_is_read_again() -> None:
+    table = TableName("public", "orders")
+    assert not Cursor("initial", table, 10).exhausted
+    assert not Cursor("initial", table, 10, ("3",), ("9",)).exhausted
+    assert not Cursor("initial", table, 10, ("9",), ("9",), (Extent(None, ("3",)),)).exhausted
+    assert Cursor("initial", table, 10, ("9",), ("9",)).exhausted
+
+
+def test_pinning_a_chunk_keeps_the_rest() -> None:
+    chunk = Chunk("w-0", "initial", TableName("public", "orders"), Extent(None, ("9",)))
+    assert pinned(chunk, "s") == Chunk("w-0", "initial", chunk.table, chunk.extent, "s")
