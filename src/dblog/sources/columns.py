@@ -1,0 +1,289 @@
+"""Raw bytes and positions to Arrow arrays: the kernels every source's decoder is built from.
+
+A decoder finds where each value lies (`Cells`: a start and a length per row, over one buffer) and the kernels here turn
+a whole column of them into an Arrow array. Nothing loops over rows; a value is never a Python object.
+
+Two techniques carry the weight. Text and bytes become an Arrow *view* array that points into the raw buffer, which
+Arrow's own cast then copies into place (and checks to be UTF-8). Decimal digits are read eight at a time: a 64-bit word
+holds eight ASCII digits, and three multiplications fold them into a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+LIMIT = 2**30
+"""A buffer ends at the first message that reaches this size: Arrow's offsets are 32-bit."""
+
+ABSENT = -2
+"""The length of a cell that the log leaves out because the update did not touch it."""
+
+_PAD = 32
+"""Bytes before the first message, so that a word that *ends* at a value may be loaded."""
+_TAIL = b"n" * 2048
+"""Bytes after the last message: room for loads that run over, and a tuple of nulls for rows that have none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """Messages laid end to end, padded on both sides so that a word may be loaded at or before any position."""
+
+    data: Bytes
+
+    @classmethod
+    def join(cls, messages: Sequence[bytes], sizes: Ints | None = None) -> tuple[Raw, Ints, Ints]:
+        """The buffer of all messages, and the start and size of each."""
+        sizes = _sizes(messages) if sizes is None else sizes
+        starts = np.cumsum(sizes)
+        starts += _PAD
+        starts -= sizes
+        return cls(np.frombuffer(b"".join([bytes(_PAD), *messages, _TAIL]), np.uint8)), starts, sizes
+
+    @classmethod
+    def pad(cls, content: Bytes) -> Raw:
+        """A buffer of computed bytes; positions in `content` are `Raw.origin` further on."""
+        return cls(np.concatenate((np.zeros(_PAD, np.uint8), content, np.frombuffer(_TAIL, np.uint8))))
+
+    origin = _PAD
+
+    @property
+    def tail(self) -> int:
+        """Where the padding after the last message begins: at least 2,000 bytes `n`."""
+        return self.data.size - len(_TAIL)
+
+    @cached_property
+    def buffer(self) -> pa.Buffer:
+        return pa.py_buffer(self.data)
+
+    @cached_property
+    def _words(self) -> tuple[Words, npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
+        # Overlapping views with a stride of one byte: element i is the little-endian word that starts at byte i.
+        a = self.data
+        return (
+            np.ndarray((a.size - 7,), "<u8", a, 0, (1,)),
+            np.ndarray((a.size - 3,), "<u4", a, 0, (1,)),
+            np.ndarray((a.size - 1,), "<u2", a, 0, (1,)),
+        )
+
+    def le64(self, at: Ints) -> Words:
+        return self._words[0][at]
+
+    def le32(self, at: Ints) -> npt.NDArray[np.uint32]:
+        return self._words[1][at]
+
+    def be64(self, at: Ints) -> Words:
+        return self._words[0][at].byteswap(inplace=True)
+
+    def be32(self, at: Ints) -> npt.NDArray[np.uint32]:
+        return self._words[1][at].byteswap(inplace=True)
+
+    def be16(self, at: Ints) -> npt.NDArray[np.uint16]:
+        return self._words[2][at].byteswap(inplace=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A column's values where they lie: start and length per row; a negative length is a null (or ABSENT)."""
+
+    raw: Raw
+    start: Ints
+    length: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def valid(self) -> Mask | None:
+        """Which rows have a value; None when all have."""
+        mask = self.length >= 0
+        return None if mask.all() else mask
+
+    def take(self, rows: Any) -> Cells:
+        return Cells(self.raw, self.start[rows], self.length[rows])
+
+    def text(self, row: int) -> str:
+        """One value as a Python string, for the rare row and for error messages."""
+        start = int(self.start[row])
+        return self.raw.data[start : start + int(self.length[row])].tobytes().decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The cells of whole rows: starts and lengths in arrays of columns by rows."""
+
+    raw: Raw
+    start: Ints
+    length: Ints
+
+    @classmethod
+    def empty(cls, raw: Raw, columns: int, rows: int) -> Rows:
+        return cls(raw, *np.empty((2, columns, rows), np.int64))
+
+    def __len__(self) -> int:
+        return int(self.start.shape[1])
+
+    @property
+    def cells(self) -> list[Cells]:
+        return [Cells(self.raw, start, length) for start, length in zip(self.start, self.length, strict=True)]
+
+    def take(self, rows: Any) -> Rows:
+        return Rows(self.raw, self.start[:, rows].copy(), self.length[:, rows].copy())
+
+    def put(self, at: Ints, rows: Rows) -> None:
+        self.start[:, at], self.length[:, at] = rows.start, rows.length
+
+    def absent(self, names: Sequence[str]) -> pa.Array:
+        """For each row the names of its absent cells, as a list; null when there are none."""
+        if self.length.min(initial=0) > ABSENT:
+            return pa.nulls(len(self), pa.list_(pa.string()))
+        missing = self.length.T == ABSENT
+        offsets = np.append(0, np.cumsum(np.count_nonzero(missing, axis=1))).astype(np.int32)
+        found = pa.array(names, pa.string()).take(pa.array(np.nonzero(missing)[1]))
+        return lists(pa.list_(pa.string()), offsets, found, np.diff(offsets) > 0)
+
+
+def portions(messages: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], Ints]]:
+    """The messages and their sizes, in portions that fit a buffer each; nearly always one."""
+    sizes = _sizes(messages)
+    first = 0
+    while first < len(messages):
+        last = first + 1 + int(np.searchsorted(np.cumsum(sizes[first:]), LIMIT))
+        yield messages[first:last], sizes[first:last]
+        first = last
+
+
+def _sizes(messages: Sequence[bytes]) -> Ints:
+    return np.fromiter(map(len, messages), np.int64, len(messages))
+
+
+def validity(valid: Mask | None) -> tuple[pa.Buffer | None, int]:
+    """A mask as Arrow wants it: the bitmap and the number of nulls."""
+    if valid is None:
+        return None, 0
+    return pa.py_buffer(np.packbits(valid, bitorder="little")), int(valid.size - np.count_nonzero(valid))
+
+
+def fixed(kind: pa.DataType, values: npt.NDArray[Any], valid: Mask | None) -> pa.Array:
+    """An array of fixed-width values that already have Arrow's layout."""
+    bitmap, nulls = validity(valid)
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)], nulls)
+
+
+def booleans(values: Mask, valid: Mask | None) -> pa.Array:
+    bitmap, nulls = validity(valid)
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [bitmap, bits], nulls)
+
+
+def lists(kind: pa.DataType, offsets: npt.NDArray[np.int32], values: pa.Array, valid: Mask | None) -> pa.Array:
+    bitmap, nulls = validity(valid)
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [bitmap, pa.py_buffer(offsets)], nulls, children=[values])
+
+
+_INLINE = 12
+
+
+def binary(cells: Cells, kind: pa.DataType | None = None) -> pa.Array:
+    """The bytes as they are; with `kind` string they are checked to be UTF-8. Raises pyarrow.ArrowInvalid."""
+    # An Arrow view is 16 bytes: a length, then up to 12 bytes of the value itself, or 4 of them, the number of a buffer
+    # and an offset into it. Bytes after a short value should be zero; they are not, and the cast does not look at them.
+    length = np.maximum(cells.length, 0)
+    views = np.empty((len(cells), 2), np.uint64)
+    head = cells.raw.le64(cells.start - 4)
+    head &= np.uint64(0xFFFFFFFF00000000)
+    np.bitwise_or(head, length.view(np.uint64), out=views[:, 0])
+    rest = cells.raw.le64(cells.start + 4)
+    np.copyto(rest, cells.start.view(np.uint64) << np.uint64(32), where=length > _INLINE)
+    views[:, 1] = rest
+    bitmap, nulls = validity(cells.valid)
+    buffers = [bitmap, pa.py_buffer(views), cells.raw.buffer]
+    return pa.Array.from_buffers(pa.binary_view(), len(cells), buffers, nulls).cast(kind or pa.binary())
+
+
+def differ(left: Cells, right: Cells) -> Mask:
+    """Where the bytes of two columns are not the same; nulls equal nothing."""
+    same = pc.equal(binary(left), binary(right)).fill_null(False)
+    return ~np.asarray(same.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def strings(cells: Cells) -> pa.Array:
+    return binary(cells, pa.string())
+
+
+def contiguous(values: pa.Array) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    """The bytes of a whole (unsliced) binary array and the offsets of its values."""
+    _, offsets, content = values.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(values) + 1)
+    return (np.frombuffer(content, np.uint8, int(ends[-1])) if content else np.empty(0, np.uint8)), ends
+
+
+_KEEP_LAST = np.array([((1 << 8 * n) - 1) << 8 * (8 - n) for n in range(9)], np.uint64)
+
+
+def digits(raw: Raw, end: Ints, count: Ints) -> tuple[Words, Mask]:
+    """The numbers written in the last `count` (clipped to 0..8) bytes before `end`, and which are not all digits."""
+    x = raw.le64(end - 8)
+    x ^= np.uint64(0x3030303030303030)
+    x &= _KEEP_LAST[np.clip(count, 0, 8)]
+    # A byte is above 9 if it has its high bit set, or gets it by adding 118.
+    wrong = ((x + np.uint64(0x7676767676767676)) | x) & np.uint64(0x8080808080808080) != 0
+    x = (x * np.uint64(10) + (x >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    x = (x * np.uint64(100) + (x >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    x = (x * np.uint64(10000) + (x >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    return x, wrong
+
+
+def unsigned(raw: Raw, end: Ints, count: Ints) -> tuple[Words, Mask]:
+    """Numbers of up to 20 digits; more digits than that count as wrong."""
+    value, wrong = digits(raw, end, count)
+    most = int(count.max(initial=0))
+    for skip, scale in ((8, 10**8), (16, 10**16)):
+        if most > skip:
+            high, bad = digits(raw, end - skip, count - skip)
+            value = value + high * np.uint64(scale)
+            wrong = wrong | bad
+    return (value, wrong) if most <= 20 else (value, wrong | (count > 20))
+
+
+def integers(cells: Cells) -> tuple[Ints, Mask]:
+    """Decimal integers with an optional minus sign, and which cells are not that (nulls are)."""
+    minus = cells.raw.data[cells.start] == ord("-")
+    minus &= cells.length > 0
+    count = cells.length - minus
+    value, wrong = unsigned(cells.raw, cells.start + cells.length, count)
+    signed = value.view(np.int64)
+    np.negative(signed, out=signed, where=minus)
+    wrong |= count == 0
+    return signed, wrong
+
+
+_NIBBLE = np.full(256, 256, np.uint16)
+for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
+    _NIBBLE[np.frombuffer(_digits, np.uint8)] = np.arange(16)
+# A byte by its two digits, read as one little-endian number; 256 and above is not a byte.
+_UNHEX = (_NIBBLE[None, :] << 4 | _NIBBLE[:, None]).ravel()
+
+
+def unhex(cells: Cells, prefix: int) -> tuple[pa.Array, bool]:
+    """Binary values written in hexadecimal after `prefix` bytes, and whether every cell was well-formed."""
+    length = np.where(cells.length < 0, -1, cells.length - prefix)
+    text, offsets = contiguous(binary(Cells(cells.raw, cells.start + prefix, length)))
+    if np.any((cells.length >= 0) & (length < 0)) or np.any(offsets & 1):
+        return None, False
+    content = _UNHEX[text.view("<u2")]
+    bitmap, nulls = validity(cells.valid)
+    buffers = [bitmap, pa.py_buffer(offsets >> 1), pa.py_buffer(content.astype(np.uint8))]
+    return pa.Array.from_buffers(pa.binary(), len(cells), buffers, nulls), bool(content.max(initial=0) < 256)

@@ -1,0 +1,199 @@
+"""Table schemas: from the catalog as it is now, and from a Relation message of the log as it was then.
+
+Both ways give equal `TableSchema`s for the same state of a table. The message names columns with their type OIDs and
+modifiers; what the types are is asked of `pg_type`. A type that has been dropped since is read as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import unpack_from
+from typing import Any, Protocol
+
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import PreconditionFailed
+from dblog.sources.postgres.types import PgColumn, PgType, TypeOptions, pg_column
+
+
+@dataclass(frozen=True)
+class RelationColumn:
+    name: str
+    oid: int
+    typmod: int
+    key: bool
+    """Part of the replica identity."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A Relation message: a table as it was when the changes that follow were made."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    """Replica identity: `d`efault, `n`othing, `f`ull or `i`ndex."""
+    columns: tuple[RelationColumn, ...]
+
+    @classmethod
+    def parse(cls, message: bytes) -> Relation:
+        oid = int.from_bytes(message[1:5])
+        schema, at = _cstring(message, 5)
+        name, at = _cstring(message, at)
+        identity, count = unpack_from(">cH", message, at)
+        at += 3
+        columns = []
+        for _ in range(count):
+            flags = message[at]
+            column, at = _cstring(message, at + 1)
+            kind, typmod = unpack_from(">Ii", message, at)
+            at += 8
+            columns.append(RelationColumn(column, kind, typmod, bool(flags & 1)))
+        # The schema's name is empty for pg_catalog.
+        return cls(oid, schema or "pg_catalog", name, identity.decode(), tuple(columns))
+
+
+def _cstring(message: bytes, at: int) -> tuple[str, int]:
+    end = message.index(b"\0", at)
+    return message[at:end].decode(), end + 1
+
+
+class Cursor(Protocol):
+    """The part of a DB-API cursor used here."""
+
+    def execute(self, query: str, args: Sequence[Any] = ..., /) -> Any: ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+
+_TABLES = """
+select n.nspname, c.relname, c.oid
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where (n.nspname::text, c.relname::text) in %s and c.relkind in ('r', 'p')
+"""
+
+# Generated columns are left out because the log leaves them out.
+_COLUMNS = """
+select a.attrelid, a.attname, a.atttypid, a.atttypmod
+from pg_catalog.pg_attribute a
+where a.attrelid in %s and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+order by a.attrelid, a.attnum
+"""
+
+_KEYS = """
+select i.indrelid, a.attname
+from pg_catalog.pg_index i
+cross join unnest(i.indkey) with ordinality k(attnum, place)
+join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+where i.indrelid in %s and i.indisprimary and k.place <= i.indnkeyatts
+order by i.indrelid, k.place
+"""
+
+# A type with a cast to text of its own may cast to something else than it prints: name its output function.
+_TYPES = """
+select t.oid, t.typtype, t.typbasetype, t.typtypmod,
+       case when t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc then t.typelem else 0 end,
+       e.typdelim,
+       case when exists (select from pg_catalog.pg_cast c where c.castsource = t.oid and c.casttarget = 25)
+            then pg_catalog.format('%%I.%%I', n.nspname, p.proname) end
+from pg_catalog.pg_type t
+join pg_catalog.pg_proc p on p.oid = t.typoutput
+join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+left join pg_catalog.pg_type e on e.oid = t.typelem
+where t.oid in %s
+"""
+
+_SPELLED = """
+select t.oid, t.typmod, pg_catalog.format_type(t.oid, t.typmod)
+from unnest(%s::oid[], %s::int[]) t(oid, typmod)
+"""
+
+
+def read_tables(
+    cursor: Cursor, names: Sequence[TableName], options: TypeOptions | None = None
+) -> dict[TableName, TableSchema]:
+    """The tables of these names as the catalog describes them now; those that do not exist are absent."""
+    if not names:
+        return {}
+    cursor.execute(_TABLES, (tuple(tuple(name) for name in names),))
+    tables = {oid: TableName(schema, name) for schema, name, oid in cursor.fetchall()}
+    if not tables:
+        return {}
+    cursor.execute(_COLUMNS, (tuple(tables),))
+    described: dict[int, list[tuple[str, int, int]]] = {oid: [] for oid in tables}
+    for oid, name, kind, typmod in cursor.fetchall():
+        described[oid].append((name, kind, typmod))
+    keys = _keys(cursor, tables)
+    columns = _columns(cursor, described, options or TypeOptions())
+    return {name: TableSchema(name, columns[oid], keys.get(oid, ())) for oid, name in tables.items()}
+
+
+def relation_schema(cursor: Cursor, relation: Relation, options: TypeOptions | None = None) -> TableSchema:
+    """The schema that a Relation message describes. Raises PreconditionFailed when its changes would lack their key."""
+    table = TableName(relation.schema, relation.name)
+    described = {relation.oid: [(c.name, c.oid, c.typmod) for c in relation.columns]}
+    columns = _columns(cursor, described, options or TypeOptions())[relation.oid]
+    return TableSchema(table, columns, _relation_key(cursor, table, relation))
+
+
+def _relation_key(cursor: Cursor, table: TableName, relation: Relation) -> tuple[str, ...]:
+    flagged = tuple(column.name for column in relation.columns if column.key)
+    hint = f"alter table {table} replica identity default (or full); the table needs a primary key"
+    if relation.identity == "n" or not flagged:
+        raise PreconditionFailed(f"the log of table {table} does not identify its rows", hint=hint)
+    key = _keys(cursor, [relation.oid]).get(relation.oid, ())
+    if relation.identity == "d" and set(key) != set(flagged):
+        return flagged  # the primary key has changed since: the message says what it was
+    if not key:
+        raise PreconditionFailed(f"table {table} has no primary key", hint=f"alter table {table} add primary key (...)")
+    if not set(key) <= set(flagged):
+        message = f"the log of table {table} identifies rows by {flagged!r}, which lacks the primary key {key!r}"
+        raise PreconditionFailed(message, hint=hint)
+    return key
+
+
+def _keys(cursor: Cursor, tables: Iterable[int]) -> dict[int, tuple[str, ...]]:
+    """The primary key of each table that has one, in the order of the key."""
+    cursor.execute(_KEYS, (tuple(tables),))
+    keys: dict[int, tuple[str, ...]] = {}
+    for oid, name in cursor.fetchall():
+        keys[oid] = (*keys.get(oid, ()), name)
+    return keys
+
+
+def _columns(
+    cursor: Cursor, tables: dict[int, list[tuple[str, int, int]]], options: TypeOptions
+) -> dict[int, tuple[PgColumn, ...]]:
+    wanted = sorted({(oid, typmod) for columns in tables.values() for _, oid, typmod in columns})
+    facts = _type_facts(cursor, {oid for oid, _ in wanted})
+    cursor.execute(_SPELLED, ([oid for oid, _ in wanted], [typmod for _, typmod in wanted]))
+    spelled = {(oid, typmod): text for oid, typmod, text in cursor.fetchall()}
+
+    def column(name: str, oid: int, typmod: int) -> PgColumn:
+        text = spelled[oid, typmod] if oid in facts else "unknown"
+        return pg_column(name, oid, text, _resolved(facts, oid, typmod), options)
+
+    return {table: tuple(column(*described) for described in columns) for table, columns in tables.items()}
+
+
+def _type_facts(cursor: Cursor, oids: set[int]) -> dict[int, tuple[Any, ...]]:
+    """Rows of `_TYPES` by OID, for these types and all that they are made of."""
+    facts: dict[int, tuple[Any, ...]] = {}
+    while oids:
+        cursor.execute(_TYPES, (tuple(oids),))
+        found = {row[0]: row[1:] for row in cursor.fetchall()}
+        facts |= found
+        oids = {oid for row in found.values() for oid in (row[1], row[3]) if oid and oid not in facts}
+    return facts
+
+
+def _resolved(facts: dict[int, tuple[Any, ...]], oid: int, typmod: int) -> PgType:
+    if oid not in facts:
+        return PgType(oid)
+    kind, base, base_typmod, element, delimiter, output = facts[oid]
+    if kind == "d":
+        return _resolved(facts, base, base_typmod)
+    if element:
+        return PgType(oid, typmod, output, _resolved(facts, element, typmod), delimiter)
+    return PgType(oid, typmod, output)

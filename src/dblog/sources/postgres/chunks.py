@@ -1,0 +1,191 @@
+"""Chunk reads: where a table is cut, and the rows between two cuts.
+
+Keys travel as the database's own text and go back as literals of the column's type, so that only the database, with
+the column's own collation, ever compares two of them. Row-value comparisons on the primary key use its index.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+
+import psycopg2
+import psycopg2.errors
+import pyarrow as pa
+from psycopg2 import sql
+
+from dblog.core.offset import Extent, Key
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import SourceError
+from dblog.sources.postgres.connect import Connection, translating
+from dblog.sources.postgres.copy import decode_rows, select_list
+
+BATCH_BYTES = 8 << 20
+
+
+def last_key(connection: Connection, schema: TableSchema) -> Key | None:
+    """The greatest key of the table."""
+    backwards = sql.SQL(", ").join(sql.SQL("{} desc").format(_column(k)) for k in schema.key)
+    query = sql.SQL("select {} from {} order by {} limit 1").format(
+        _texts(schema), _from(connection, schema.table), backwards
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        found = cursor.fetchone()
+    return None if found is None else tuple(found)
+
+
+def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]:
+    """Every `rows`-th key of the extent, at most `count`; ends with the extent's upper bound if that is near."""
+    assert extent.upto is not None
+    query = sql.SQL(
+        "select {texts} from (select {key}, row_number() over () as {n} from "
+        "(select {key} from {table} where {within} order by {key} limit {limit}) t) t "
+        "where {n} % {rows} = 0 order by {n}"
+    ).format(
+        texts=_texts(schema),
+        key=_key(schema),
+        n=sql.Identifier(_unused("n", schema.key)),
+        table=_from(connection, schema.table),
+        within=_within(schema, extent),
+        limit=sql.Literal(rows * count),
+        rows=sql.Literal(rows),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        found = [tuple(row) for row in cursor.fetchall()]
+    return found if len(found) == count else [k for k in found if k != extent.upto] + [extent.upto]
+
+
+def touch(connection: Connection, table: TableName) -> sql.Composed:
+    """A statement that reads nothing and takes the lock that every select takes."""
+    return sql.SQL("select from {} limit 0").format(_from(connection, table))
+
+
+def select(connection: Connection, schema: TableSchema, extent: Extent) -> Iterator[pa.RecordBatch]:
+    """The rows of the extent, received in a thread while earlier ones are decoded."""
+    query = sql.SQL("copy (select {} from {} where {} order by {}) to stdout (format binary)").format(
+        sql.SQL(", ").join(sql.SQL(e.replace("{", "{{").replace("}", "}}")).format() for e in select_list(schema)),
+        _from(connection, schema.table),
+        _within(schema, extent),
+        _key(schema),
+    )
+    receiver = _Receiver(connection, query.as_string(connection), schema.table)
+    try:
+        for rows in receiver:
+            batch = decode_rows(rows, schema)
+            if batch.num_rows:
+                yield batch
+    finally:
+        receiver.close()
+
+
+class _Receiver:
+    """A COPY in a thread, as an iterator of lists of rows. At most a few lists wait to be decoded."""
+
+    def __init__(self, connection: Connection, query: str, table: TableName) -> None:
+        self._connection = connection
+        self._query = query
+        self._table = table
+        self._queue: queue.Queue[list[bytes] | None] = queue.Queue(maxsize=2)
+        self._rows: list[bytes] = []
+        self._size = 0
+        self._abandoned = False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._receive, daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        while (rows := self._queue.get()) is not None:
+            yield rows
+        if self._error is not None:
+            raise self._error
+
+    def write(self, row: bytes) -> None:
+        """Called by the driver for each row."""
+        self._rows.append(row)
+        self._size += len(row)
+        if self._size > BATCH_BYTES:
+            self._hand_over()
+
+    def close(self) -> None:
+        """Stop early if the rows are no longer wanted."""
+        if self._thread.is_alive():
+            self._abandoned = True
+            self._connection.cancel()
+            while self._queue.get() is not None:
+                pass
+        self._thread.join()
+
+    def _hand_over(self) -> None:
+        if self._abandoned:
+            raise SourceError("the rows are no longer wanted")
+        self._queue.put(self._rows)
+        self._rows, self._size = [], 0
+
+    def _receive(self) -> None:
+        try:
+            with translating(f"reading table {self._table}"), self._connection.cursor() as cursor:
+                cursor.copy_expert(self._query, self, 1 << 16)
+            self._hand_over()
+        except Exception as error:
+            self._error = error
+        self._queue.put(None)
+
+
+def _column(name: str) -> sql.Composable:
+    """A column of the table `t`. In ORDER BY a bare name would mean the output column, which may be a text."""
+    return sql.Identifier("t", name)
+
+
+def _key(schema: TableSchema) -> sql.Composed:
+    return sql.SQL(", ").join(map(_column, schema.key))
+
+
+def _texts(schema: TableSchema) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL("{}::pg_catalog.text").format(_column(k)) for k in schema.key)
+
+
+def _within(schema: TableSchema, extent: Extent) -> sql.Composable:
+    row = sql.SQL("({})").format(_key(schema))
+    if extent.keys:
+        keys = sql.SQL(", ").join(_literal(schema, k) for k in extent.keys)
+        return sql.SQL("{} in ({})").format(row, keys)
+    bounds: list[sql.Composable] = []
+    if extent.after is not None:
+        bounds.append(sql.SQL("{} > {}").format(row, _literal(schema, extent.after)))
+    if extent.upto is not None:
+        bounds.append(sql.SQL("{} <= {}").format(row, _literal(schema, extent.upto)))
+    return sql.SQL(" and ").join(bounds) if bounds else sql.SQL("true")
+
+
+def _literal(schema: TableSchema, key: Key) -> sql.Composed:
+    """A key as a row of literals. The type's name comes from the catalog, which quotes it."""
+    values = (
+        sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(schema.column(name).type))
+        for name, text in zip(schema.key, key, strict=True)
+    )
+    return sql.SQL("({})").format(sql.SQL(", ").join(values))
+
+
+def _from(connection: Connection, table: TableName) -> sql.Composed:
+    """The table to select from: a partitioned table with its partitions, any other without those that inherit from
+    it, because that is what the log shows under its name."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select c.relkind = 'p' from pg_catalog.pg_class c "
+            "join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = %s and c.relname = %s",
+            tuple(table),
+        )
+        found = cursor.fetchone()
+    name = sql.Identifier(*table)
+    if found is None:
+        raise psycopg2.errors.UndefinedTable(f"relation {str(table)!r} does not exist")
+    return sql.SQL("{} t" if found[0] else "only {} t").format(name)
+
+
+def _unused(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name

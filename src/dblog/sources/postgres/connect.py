@@ -1,0 +1,325 @@
+"""Connections to PostgreSQL: the `url` option, the settings of every session, and what a driver error means to us.
+
+Every session speaks one dialect (`SESSION`), because a dump row and a log row must give the same text for the same
+value. The settings travel as start-up `options`, so they also reach replication connections, where `SET` is not
+available, and they beat what `ALTER ROLE ... SET` or `ALTER DATABASE ... SET` say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import psycopg2
+import psycopg2.extensions
+import psycopg2.extras
+
+from dblog.errors import (
+    ConfigError,
+    ConnectionLost,
+    DBLogError,
+    PositionLost,
+    PreconditionFailed,
+    SchemaChanged,
+    SourceError,
+    TableLocked,
+)
+
+Connection: TypeAlias = psycopg2.extensions.connection
+
+SESSION = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "iso_8601",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "search_path": "",
+    "standard_conforming_strings": "on",
+    # A policy that hides rows from the dump but not from the log must be an error, never a silent filter.
+    "row_security": "off",
+}
+REPLICATION = {"logical_decoding_work_mem": "256MB"}
+"""Decode large transactions in memory: up to twice as fast as spilling them at the server's default of 64MB."""
+
+DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    # Keep-alives are silent while our own data is unacknowledged; without this a dead network takes 15 minutes to show.
+    "tcp_user_timeout": "60000",
+}
+
+SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+SESSION_ATTRS = ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")
+
+_ENCODE = "percent-encode special characters in names and passwords, e.g. %40 for '@', %2F for '/', %25 for '%'"
+
+
+@dataclass(frozen=True, repr=False)
+class Address:
+    """Where a database is and how to log in, as libpq's parameters. Shows itself without its secrets."""
+
+    parameters: tuple[tuple[str, str], ...]
+
+    def get(self, name: str, default: str = "") -> str:
+        return dict(self.parameters).get(name, default)
+
+    @property
+    def database(self) -> str:
+        """The database's name; empty when a `service` names it."""
+        return self.get("dbname")
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple((self.get("host") or self.get("hostaddr")).split(","))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return tuple(value for name, value in self.parameters if name in SECRETS and value)
+
+    @cached_property
+    def masked(self) -> str:
+        """The address as a URL in which every secret is `***`."""
+        rest = {name: value for name, value in self.parameters if name not in {"user", "dbname", "password"}}
+        in_url = "host" in rest and not any(host.startswith(("/", "@")) for host in self.hosts)
+        place = ""
+        if in_url:
+            ports = rest.pop("port", "").split(",")
+            ports = ports * len(self.hosts) if len(ports) == 1 else ports
+            hosts = [f"[{host}]" if ":" in host else quote(host) for host in self.hosts]
+            place = ",".join(f"{h}:{p}" if p else h for h, p in zip(hosts, ports, strict=True))
+            del rest["host"]
+        user = quote(self.get("user"), safe="")
+        login = f"{user}:***@" if self.get("password") else f"{user}@" if user else ""
+        query = "&".join(f"{k}={'***' if k in SECRETS else quote(v, safe='/,')}" for k, v in rest.items())
+        return f"postgresql://{login}{place}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
+
+    def __str__(self) -> str:
+        return self.masked
+
+    def __repr__(self) -> str:
+        return f"Address({self.masked!r})"
+
+
+def parse(url: str) -> Address:
+    """Read a `postgresql://` or `postgres://` URL with any of libpq's parameters. Raises ConfigError."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(
+            "option 'url' is not a PostgreSQL URL: it must start with 'postgresql://'",
+            hint="write it as postgresql://user:password@host:5432/database?sslmode=require",
+        )
+    path = url.split("://", 1)[1].split("?", 1)[0].partition("/")[2]
+    if "@" in path:  # libpq would take part of the password for the host, and show it in its error
+        raise ConfigError("option 'url' has an '@' after the first '/' of its address", hint=_ENCODE)
+    try:
+        found = {k: v for k, v in psycopg2.extensions.parse_dsn(url).items() if v is not None}
+    except psycopg2.ProgrammingError as exc:
+        # libpq's message may quote the URL or a piece of the password: only a parameter's name is repeated.
+        name = re.search(r'invalid URI query parameter: "(\w+)"', str(exc))
+        if name and "@" not in url.partition("?")[2]:
+            unknown = f"option 'url' has a parameter that libpq does not know: {name[1]!r}"
+            raise ConfigError(unknown, hint="see 'Parameter Key Words' in the libpq documentation") from None
+        raise ConfigError("option 'url' cannot be parsed as a PostgreSQL URL", hint=_ENCODE) from None
+    _validate(found)
+    return Address(tuple(sorted(found.items())))
+
+
+def _validate(found: dict[str, str]) -> None:
+    if not found.get("dbname") and not found.get("service"):
+        raise ConfigError("option 'url' names no database", hint="append it: postgresql://host/database")
+    if "replication" in found:
+        raise ConfigError("option 'url' sets 'replication'", hint="remove it: DBLog opens such connections itself")
+    ports = found.get("port", "").split(",")
+    if not all(p == "" or (p.isascii() and p.isdigit() and 0 < int(p) < 65536) for p in ports):
+        # not echoed: a '/' in an unencoded password puts a piece of the password here
+        raise ConfigError("option 'url' has a port that is not a number from 1 to 65535", hint=_ENCODE)
+    hosts = (found.get("host") or found.get("hostaddr", "")).split(",")
+    if len(ports) not in (1, len(hosts)):
+        raise ConfigError(
+            f"option 'url' has {len(ports)} ports for {len(hosts)} hosts", hint="give one port or one each"
+        )
+    for name, allowed in (("sslmode", SSL_MODES), ("target_session_attrs", SESSION_ATTRS)):
+        if name in found and found[name] not in allowed:
+            raise ConfigError(
+                f"option 'url' has {name}={found[name]!r}, which is not one of {', '.join(allowed)}",
+                hint=f"correct {name} in the URL",
+            )
+    timeout = found.get("connect_timeout", "0")
+    if not re.fullmatch(r"-?[0-9]+", timeout):
+        raise ConfigError(f"option 'url' has connect_timeout={timeout!r}", hint="give a whole number of seconds")
+
+
+def connect(
+    url: str | Address, *, replication: bool = False, autocommit: bool = True, application_name: str = "dblog"
+) -> Connection:
+    """Open a session with our settings; with `replication`, a logical replication one. Raises SourceError.
+
+    What the URL says wins over our defaults (time-outs, keep-alives, application name), but not over `SESSION`.
+    """
+    address = parse(url) if isinstance(url, str) else url
+    given = dict(address.parameters)
+    settings = SESSION | REPLICATION if replication else SESSION
+    parameters: dict[str, Any] = DEFAULTS | {"application_name": application_name} | given
+    if len(address.hosts) > 1:
+        parameters.setdefault("target_session_attrs", "read-write")
+    parameters["client_encoding"] = "UTF8"
+    # The last -c of a name wins, so the user's own come first.
+    parameters["options"] = " ".join([given.get("options", ""), *(_option(k, v) for k, v in settings.items())]).strip()
+    if replication:
+        parameters["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
+    with translating(f"connecting to {address.masked}", secrets=address.secrets):
+        connection = psycopg2.connect(**parameters)
+        if not replication:  # such a connection has no transactions, and the attribute cannot be set
+            connection.autocommit = autocommit
+    return connection
+
+
+def _option(name: str, value: str) -> str:
+    """One `-c name=value` for libpq's `options`, where the server splits at spaces unless a backslash precedes."""
+    return f"-c {name}=" + re.sub(r"([\\\s])", r"\\\1", value)
+
+
+def identifier(*names: str) -> str:
+    """Names quoted and joined with dots, for SQL that is shown or cannot take parameters."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def literal(text: str) -> str:
+    """Text as a SQL string; every session has `standard_conforming_strings` on, so a backslash is only that."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+@contextmanager
+def translating(doing: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
+    """Raise the driver's errors of the body as ours. `doing` is a phrase like "reading public.orders"."""
+    try:
+        yield
+    except psycopg2.Error as exc:
+        secrets = tuple(secrets)
+        leaks = any(secret in str(exc) for secret in secrets)
+        raise translate(exc, doing, secrets=secrets) from (None if leaks else exc)
+
+
+# What a refused connection means. The driver gives no SQLSTATE for these, so the server's (English) text must do;
+# what is not listed counts as a broken connection.
+_REFUSED = {
+    r"unsupported (options )?startup parameter|bouncer|no such database: ": (
+        "this looks like a connection pooler such as PgBouncer, which passes on neither session settings nor "
+        "replication: put the PostgreSQL server's own host and port into the URL"
+    ),
+    r"unrecognized configuration parameter|invalid value for parameter|requires a value": (
+        "check `options` in the URL; servers older than 13 are not supported"
+    ),
+    r"permission denied to start WAL sender|must be superuser or replication role": "run ALTER ROLE ... REPLICATION",
+    r"max_wal_senders": "raise max_wal_senders (needs a restart) or stop a replication client",
+    r"too many (clients|connections)|connection slots are reserved": (
+        "raise max_connections or the role's CONNECTION LIMIT, or close other sessions"
+    ),
+    r"pg_hba\.conf": (
+        "allow this client, user and database in pg_hba.conf and reload; 'no encryption' in the message means that the "
+        "server wants sslmode=require"
+    ),
+    r"authentication (failed|method)|no password supplied|not permitted to log in|role .* does not exist": (
+        "check user and password in the URL, the password file and pg_hba.conf"
+    ),
+    r"database .* does not exist|permission denied for database": "check the database's name and CONNECT on it",
+    r"not support SSL|certificate|private key|does not match host name|CRL file": (
+        "check sslmode, sslrootcert, sslcert and sslkey in the URL"
+    ),
+    r"definition of service|service file": "check the service's name and PGSERVICEFILE",
+    r"invalid (integer )?value|invalid \w+ value": "check the parameters in the URL",
+}
+
+# The C functions that raise 55000 or 42704 for a slot: unlike the message they are not translated.
+_SLOT_FUNCTIONS = re.compile(r"ReplicationSlot|CreateDecodingContext|LogicalReplication|slot|SlotInvalidation", re.I)
+
+
+def translate(exc: psycopg2.Error, doing: str, *, secrets: Iterable[str] = ()) -> DBLogError:
+    """What a driver error means to us, by SQLSTATE. The text shown never holds a secret."""
+    kind, hint = _meaning(exc)
+    return kind(f"{doing} failed: {_scrub(_text(exc), secrets)}", hint=hint)
+
+
+def _meaning(exc: psycopg2.Error) -> tuple[type[SourceError], str | None]:
+    state: str | None = exc.pgcode
+    if state is None:
+        return _meaning_without_state(exc)
+    function = exc.diag.source_function or ""
+    match state:
+        case "57P01" | "57P02" | "57P03" | "57P05" | "25P03":
+            return ConnectionLost, "the server ended the session; it is opened again when the server is back"
+        case "55P03":
+            return TableLocked, "another session holds a lock (see pg_locks); this is tried again"
+        case "55006":
+            return ConnectionLost, "another session reads this slot: stop it, or give this pipeline a slot of its own"
+        case "55000" if "wal_level" in str(exc):
+            return PreconditionFailed, "set wal_level = logical and restart the server"
+        case "55000" if "was not created in this database" in str(exc):
+            return PreconditionFailed, "a slot belongs to one database: choose another slot name for this one"
+        case "58P01":
+            return PositionLost, "the server has removed log that is still needed: drop the slot, start with a new dump"
+        case "55000" if _SLOT_FUNCTIONS.search(function):
+            return PositionLost, "the slot is unusable: drop it, raise max_slot_wal_keep_size, start with a new dump"
+        case "42704" if "ublication" in function:
+            return PreconditionFailed, "the publication is missing: changes since it was dropped are lost; dump again"
+        case "42704" if _SLOT_FUNCTIONS.search(function):
+            return PositionLost, "the slot is gone, and the log with it: start with a new checkpoint and a new dump"
+        case "42501":
+            return PreconditionFailed, "grant what is missing; 'dblog check' prints the statements"
+        case "53300" | "53400":
+            return PreconditionFailed, "raise max_connections, max_wal_senders or max_replication_slots, or free some"
+        case "25006":
+            return PreconditionFailed, "this is a standby or a read-only session: connect to the primary"
+        case "42P01" | "42703" | "3F000":
+            return SchemaChanged, "the table was dropped, renamed or altered: restart to take its new schema"
+        case "53100" | "53200" | "58030":
+            return SourceError, "the server is out of disk or memory: make room there"
+        case "57014":
+            return SourceError, "a time-out or an operator cancelled the statement: see statement_timeout of the role"
+    match state[:2]:
+        case "08":
+            return ConnectionLost, "check the network and the server's log"
+        case "28":
+            return PreconditionFailed, "check user and password in the URL, the password file and pg_hba.conf"
+    return SourceError, None
+
+
+def _meaning_without_state(exc: psycopg2.Error) -> tuple[type[SourceError], str | None]:
+    """The driver's own errors: refused and broken connections, and misuse of the driver."""
+    text = str(exc)
+    if isinstance(exc, psycopg2.OperationalError):
+        for pattern, hint in _REFUSED.items():
+            if re.search(pattern, text, re.IGNORECASE):
+                return PreconditionFailed, hint
+        return ConnectionLost, "check that the server runs and can be reached from here"
+    # A walsender that goes away leaves libpq without a message: "error with status PGRES_COPY_BOTH and no message ..."
+    broken = (
+        r"no message from the libpq|closed|connection|EOF detected|could not (receive|send)|SSL |no COPY in progress"
+    )
+    if isinstance(exc, psycopg2.InterfaceError | psycopg2.DatabaseError) and re.search(broken, text):
+        return ConnectionLost, "check the network and the server's log; wal_sender_timeout ends silent sessions"
+    return SourceError, None
+
+
+def _text(exc: psycopg2.Error) -> str:
+    """The server's message, with the detail where that speaks of the server and not of somebody's rows."""
+    text = exc.diag.message_primary or str(exc) or type(exc).__name__
+    if exc.pgcode and exc.pgcode[:2] in {"08", "28", "53", "55", "57", "42"} and exc.diag.message_detail:
+        text = f"{text} ({exc.diag.message_detail})"
+    return re.sub(r"\s+", " ", re.sub(r"\b(FATAL|ERROR|PANIC): +", "", text)).strip()
+
+
+def _scrub(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = re.sub(r"(?i)\b(\w*password|secret)(\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1\2***", text)
+    return re.sub(r"(postgres(?:ql)?://[^\s:/@]*):[^\s@]*@", r"\1:***@", text)

@@ -1,0 +1,107 @@
+"""Is the server set up for capture? One read-only look finds every problem, each with the statement that cures it.
+
+`check` only looks. `prepare` looks, refuses while anything fatal stands, and otherwise creates what is missing. What it
+runs is exactly the `fix` that `check` shows for it, in an order that matters:
+
+1. the watermark table and its row, because the publication names it;
+2. the publication, of the captured tables and the watermark table only: a published table without a usable replica
+   identity makes its owner's own updates fail, so `FOR ALL TABLES` is never an option;
+3. the slot, last: decoding looks the publication up in the catalog as it was at that place of the log.
+
+What is looked at, and what is wrong with it, is in `look`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import psycopg2.errors
+from psycopg2.extras import NamedTupleCursor
+
+from dblog.errors import PositionLost, PreconditionFailed
+from dblog.sources.postgres import look
+from dblog.sources.postgres.connect import Connection, translating
+from dblog.sources.postgres.look import WATERMARK, Problem, Setup
+
+__all__ = ["WATERMARK", "Problem", "Setup", "admin_sql", "check", "prepare"]
+
+OLDEST_SERVER = 130000
+SLOT_SECONDS = 60
+RELEASE_SECONDS = 10.0
+_ADVISORY_LOCK = 0x64626C6F67  # "dblog": two pipelines that start together set up one after the other
+
+
+def check(connection: Connection, setup: Setup) -> list[Problem]:
+    """Every problem at once, in the order in which to cure them. Changes nothing."""
+    version: int = connection.server_version
+    if version < OLDEST_SERVER:  # its catalog cannot even be asked the questions below
+        return [Problem(f"the server's version number is {version}", "upgrade to PostgreSQL 13 or later")]
+    with translating("checking the server"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
+        return list(look.Look(cur, setup).problems())
+
+
+def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_SECONDS) -> None:
+    """Create what is missing and allowed; else raise PreconditionFailed (or PositionLost) with every fatal problem.
+
+    `connection` is in autocommit mode. A slot that a dying predecessor still holds is waited for, `patience` seconds.
+    """
+    _await_release(connection, setup.slot, patience)
+    with translating("setting up the server"), connection, connection.cursor() as cur:
+        cur.execute("SET LOCAL lock_timeout = '10s'")
+        cur.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
+        problems = check(connection, setup)
+        if fatal := [p for p in problems if p.fatal]:
+            kind = PositionLost if any(p.lost for p in fatal) else PreconditionFailed
+            many = "1 problem" if len(fatal) == 1 else f"{len(fatal)} problems"
+            raise kind(f"the server is not ready for capture, {many}:\n" + "\n".join(map(str, fatal)))
+        creatable = [p.fix for p in problems if p.creatable]
+        for fix in creatable:
+            if fix != look.slot_sql(setup.slot):
+                cur.execute(fix)  # steps 1 and 2
+    if look.slot_sql(setup.slot) in creatable:  # step 3, after the commit: the slot must begin behind the publication
+        _create_slot(connection, setup.slot)
+
+
+def admin_sql(setup: Setup, role: str) -> str:
+    """The whole set-up as a script for an administrator: afterwards `role` needs no further privilege."""
+    *tables, watermark = setup.published
+    rights = [look.grant("USAGE", schema, role) for schema in dict.fromkeys(t.schema for t in setup.published)]
+    rights += [look.grant("SELECT", table, role) for table in tables]
+    rights += [look.grant("SELECT, UPDATE", watermark, role)]
+    return "\n".join([look.replication_sql(role), *look.WATERMARK_SQL, *rights, look.publication_sql(setup)]) + "\n"
+
+
+def _await_release(connection: Connection, slot: str, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    with translating("looking at the slot"), connection.cursor() as cur:
+        while True:
+            cur.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", (slot,))
+            if cur.rowcount == 0 or time.monotonic() > deadline:
+                return
+            time.sleep(0.2)
+
+
+def _create_slot(connection: Connection, slot: str) -> None:
+    """Create the slot. It waits for every transaction that is writing now, and we wait only so long for it."""
+    with translating(f"creating slot {slot!r}"):
+        try:
+            with connection, connection.cursor() as cur:
+                cur.execute("SET LOCAL statement_timeout = %s", (f"{SLOT_SECONDS}s",))
+                cur.execute(look.slot_sql(slot))
+        except psycopg2.errors.QueryCanceled as exc:
+            with connection.cursor() as cur:
+                cur.execute(_WRITERS)
+                writers = ", ".join(f"{who} (open for {age or 'unknown'} s)" for who, age in cur.fetchall())
+            what = f"slot {slot!r} could not be created in {SLOT_SECONDS} s, held up by open transactions: {writers}"
+            hint = "end them (SELECT pg_terminate_backend(pid), or ROLLBACK PREPARED) and start again"
+            raise PreconditionFailed(what, hint=hint) from exc
+
+
+# Without pg_read_all_stats the server does not tell when somebody else's transaction began.
+_WRITERS = """
+    SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::int8::text AS age FROM pg_stat_activity
+    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT 'prepared ' || quote_literal(gid), extract(epoch FROM clock_timestamp() - prepared)::int8::text
+    FROM pg_prepared_xacts LIMIT 10
+"""

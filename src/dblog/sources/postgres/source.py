@@ -1,0 +1,260 @@
+"""PostgreSQL as a source (`sources.base.Source`): composes connections, preflight, log, chunks and watermarks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblog.core.names import Pattern, select_tables
+from dblog.core.offset import Extent, Key
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import ConfigError, PositionLost, PreconditionFailed, SchemaChanged, WatermarkError
+from dblog.sources.base import Origin
+from dblog.sources.postgres import chunks, preflight
+from dblog.sources.postgres.catalog import read_tables, relation_schema
+from dblog.sources.postgres.connect import Address, Connection, connect, translating
+from dblog.sources.postgres.pgoutput import Decoder, Relation
+from dblog.sources.postgres.preflight import WATERMARK, Setup
+from dblog.sources.postgres.stream import PostgresLog
+from dblog.sources.postgres.types import TypeOptions
+
+_T = TypeVar("_T")
+
+LOCK_SECONDS = 1
+"""How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
+
+# Everything that could be captured: ordinary and partitioned tables, but not partitions of their own.
+_CANDIDATES = """
+select n.nspname, c.relname
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p'
+  and n.nspname not in ('pg_catalog', 'information_schema', 'dblog') and n.nspname not like 'pg\\_%'
+"""
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A PostgreSQL database, a slot on it, and the tables to follow. Connections are per process, made when needed."""
+
+    address: Address
+    patterns: tuple[Pattern, ...]
+    slot: str
+    publication: str
+    columns: tuple[str, ...] | None = None
+    """Only these columns (and the key) of every table; None for all."""
+    types: TypeOptions = field(default_factory=TypeOptions)
+    before: bool = False
+
+    # -- set-up ----------------------------------------------------------------------------------------------
+
+    def prepare(self, *, fresh: bool) -> None:
+        setup = Setup(self.slot, self.publication, self._names(), fresh)
+        self._with(lambda connection: preflight.prepare(connection, setup))
+
+    def tables(self) -> Mapping[TableName, TableSchema]:
+        return self._describe(self._names())
+
+    def _names(self) -> tuple[TableName, ...]:
+        """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
+        preflight says so."""
+
+        def candidates(connection: Connection) -> list[TableName]:
+            with translating("listing the tables"), connection.cursor() as cursor:
+                cursor.execute(_CANDIDATES)
+                return [TableName(*row) for row in cursor.fetchall()]
+
+        named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
+        names = select_tables(self.patterns, {*self._with(candidates), *named})
+        if not names:
+            raise ConfigError(
+                f"no table of the database matches {self.patterns[0].text!r}",
+                hint="the option tables takes patterns like public.* or sales.orders, separated by commas",
+            )
+        return names
+
+    def _describe(self, names: tuple[TableName, ...]) -> dict[TableName, TableSchema]:
+        def describe(connection: Connection) -> dict[TableName, TableSchema]:
+            with translating("reading the tables' schemas"), connection.cursor() as cursor:
+                return read_tables(cursor, names, self.types)
+
+        return {name: self._narrowed(schema) for name, schema in self._with(describe).items()}
+
+    def _narrowed(self, schema: TableSchema) -> TableSchema:
+        """The schema with only the columns that are wanted."""
+        if self.columns is None:
+            return schema
+        wanted = {*self.columns, *schema.key}
+        return TableSchema(schema.table, tuple(c for c in schema.columns if c.name in wanted), schema.key)
+
+    # -- the log ---------------------------------------------------------------------------------------------
+
+    def origin(self) -> Origin:
+        slot = self._slot()
+        _, _, running = self._snapshot()
+        return Origin(slot["confirmed"], tuple(int(x) & 0xFFFFFFFF for x in running))
+
+    def latest(self) -> int:
+        (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
+        return int(position)
+
+    def stream(self, position: int) -> PostgresLog:
+        slot = self._slot()
+        if slot["confirmed"] > position:
+            raise PositionLost(
+                f"slot {self.slot!r} has been read up to {slot['confirmed']}, beyond the checkpoint's {position}",
+                hint="another reader used the slot, or the checkpoint is an old copy: changes in between are lost to "
+                "this stream; drop the slot and start with a new checkpoint, which dumps the tables again",
+            )
+        names = set(self._names())
+
+        def resolve(relation: Relation) -> TableSchema | None:
+            if TableName(relation.schema, relation.name) not in names:
+                return None
+
+            def schema(connection: Connection) -> TableSchema:
+                with translating(f"reading the schema of {relation.name}"), connection.cursor() as cursor:
+                    return relation_schema(cursor, relation, self.types)
+
+            return self._narrowed(self._with(schema, "log"))
+
+        decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
+        return PostgresLog(self.address, self.slot, self.publication, position, decoder)
+
+    def _slot(self) -> dict[str, Any]:
+        found = self._ask(
+            "select (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, wal_status from pg_catalog.pg_replication_slots "
+            "where slot_name = %s and database = current_database()",
+            self.slot,
+        )
+        if found is None or found[0] is None or found[1] == "lost":
+            raise PositionLost(
+                f"replication slot {self.slot!r} is gone" if found is None else f"slot {self.slot!r} has lost its log",
+                hint="start with a new checkpoint, which dumps the tables again; "
+                "to keep more log for a stopped stream raise max_slot_wal_keep_size",
+            )
+        return {"confirmed": found[0]}
+
+    # -- watermarks and visibility ---------------------------------------------------------------------------
+
+    def write_watermark(self, token: str) -> int:
+        def write(connection: Connection) -> int:
+            with translating("writing a watermark"), connection.cursor() as cursor:
+                cursor.execute(f"update {WATERMARK} set token = %s where id = 1", (token,))
+                if cursor.rowcount != 1:
+                    raise WatermarkError(
+                        f"the table {WATERMARK} has no row to write a watermark to",
+                        hint=f"insert into {WATERMARK} (id, token) values (1, '')",
+                    )
+                cursor.execute("select (pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
+                return int(cursor.fetchone()[0])
+
+        try:
+            return self._with(write)
+        except (SchemaChanged, PreconditionFailed) as error:
+            raise WatermarkError(
+                f"cannot write a watermark: {error.message}", hint=f"create the table {WATERMARK}; see docs/postgres.md"
+            ) from error
+
+    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
+        """A transaction is visible to selects once it has left the server's list of running ones, which happens some
+        time after its commit is in the log."""
+        _, end, running = self._snapshot()
+        # the log has 32 bits of the number: the rest is that of the nearest number to the snapshot's end
+        full = end + ((xids - end + (1 << 31)) % (1 << 32)) - (1 << 31)
+        hidden = (full >= end) | np.isin(full, running)
+        return tuple(int(x) for x in np.unique(xids[hidden]))
+
+    def _snapshot(self) -> tuple[int, int, npt.NDArray[np.int64]]:
+        (text,) = self._ask("select pg_catalog.pg_current_snapshot()::text")
+        oldest, end, running = text.split(":")
+        return int(oldest), int(end), np.array([int(x) for x in running.split(",") if x], np.int64)
+
+    # -- chunks ----------------------------------------------------------------------------------------------
+
+    def last_key(self, table: TableName) -> Key | None:
+        schema = self._describe((table,)).get(table)
+        if schema is None:
+            return None
+        with translating(f"looking for the last key of {table}"):
+            return self._with(lambda connection: chunks.last_key(connection, schema))
+
+    def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
+        schema = self._describe((table,)).get(table)
+        if schema is None:
+            return [upto]  # the table is gone: its select will say so
+        with translating(f"looking for chunk boundaries of {table}"):
+            return self._with(lambda connection: chunks.cuts(connection, schema, Extent(after, upto), rows, count))
+
+    def select(self, table: TableName, extent: Extent) -> tuple[TableSchema, Iterator[pa.RecordBatch]] | None:
+        """One transaction: the lock that the first statement takes, the one every select takes, keeps the schema as it
+        is until the rows are read."""
+        connection = self._connection("chunks")
+        try:
+            with translating(f"reading table {table}"), connection.cursor() as cursor:
+                cursor.execute("begin")
+                cursor.execute(chunks.touch(connection, table))
+                schema = self._narrowed(read_tables(cursor, [table], self.types)[table])
+        except SchemaChanged:
+            self._forget("chunks")
+            return None
+        except BaseException:
+            self._forget("chunks")
+            raise
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            done = False
+            try:
+                yield from chunks.select(connection, schema, extent)
+                connection.cursor().execute("commit")
+                done = True
+            finally:
+                if not done:
+                    self._forget("chunks")
+
+        return schema, rows()
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    def _ask(self, query: str, *parameters: object) -> Any:
+        def ask(connection: Connection) -> Any:
+            with translating("asking the database"), connection.cursor() as cursor:
+                cursor.execute(query, parameters)
+                return cursor.fetchone()
+
+        return self._with(ask)
+
+    def _with(self, use: Callable[[Connection], _T], role: str = "control") -> _T:
+        """Use this process's connection for a role; one that fails is closed, so that the next use opens a new one."""
+        connection = self._connection(role)
+        try:
+            return use(connection)
+        except BaseException:
+            self._forget(role)
+            raise
+
+    def _connection(self, role: str) -> Connection:
+        at = (os.getpid(), self.address, role)
+        connection = _CONNECTIONS.get(at)
+        if connection is None or connection.closed:
+            connection = connect(self.address, application_name=f"dblog {role}")
+            with translating("preparing the session"), connection.cursor() as cursor:
+                # a watermark must not wait for a standby: it only has to reach the log
+                cursor.execute("set synchronous_commit = local")
+                cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
+            _CONNECTIONS[at] = connection
+        return connection
+
+    def _forget(self, role: str) -> None:
+        connection = _CONNECTIONS.pop((os.getpid(), self.address, role), None)
+        if connection is not None:
+            connection.close()
+
+
+_CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
+"""Connections of this process. Spark's workers live on between tasks, and so do these."""

@@ -1,0 +1,95 @@
+"""The change log over the replication protocol: receive, hand to the decoder, acknowledge.
+
+Messages are taken as they come and decoded together, whole transactions at a time; only of a transaction that is
+larger than `PART_BYTES` are parts decoded before it has arrived completely.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+
+from dblog.sources.base import Run
+from dblog.sources.postgres.connect import Address, connect, identifier, literal, translating
+from dblog.sources.postgres.pgoutput import COMMIT, Decoder
+
+TAKE_BYTES = 4 << 20
+PART_BYTES = 8 << 20
+MANY = 500
+"""With this many messages at once the stream is busy: then waiting a little saves the server two system calls each."""
+PAUSE_SECONDS = 0.003
+SILENCE_SECONDS = 0.02
+"""A walsender of PostgreSQL 16 and later can miss its wake-up and sit on a commit for seconds; any message from us
+wakes it. So whoever waits for a certain commit breaks the silence after this time."""
+
+
+class PostgresLog:
+    """A slot's log from a position on (`sources.base.LogStream`)."""
+
+    def __init__(self, address: Address, slot: str, publication: str, position: int, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._inside = False
+        self._busy = False
+        self._wal_end = 0
+        self.heard = time.monotonic()
+        self._connection = connect(address, replication=True, application_name=f"dblog {slot}")
+        with translating(f"opening replication slot {slot!r}"):
+            self._cursor = self._connection.cursor()
+            # spelled out, because the driver's own start_replication garbles names that are not ASCII
+            self._cursor.start_replication_expert(
+                f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
+                f"(proto_version '1', publication_names {literal(identifier(publication))})"
+            )
+
+    def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
+        if self._busy:
+            time.sleep(PAUSE_SECONDS)
+        with translating("reading the log"):
+            took = self._take()
+            deadline = time.monotonic() + timeout
+            while not took and (left := deadline - time.monotonic()) > 0:
+                readable, _, _ = select.select([self._cursor], [], [], min(left, SILENCE_SECONDS) if eager else left)
+                if eager and not readable:
+                    self._cursor.send_feedback(reply=True, force=True)
+                took = self._take()
+        self._busy = took >= MANY
+        return self._decode(took) if took else []
+
+    def _take(self) -> int:
+        """Receive what is there, up to a limit; how many messages."""
+        received, before = 0, len(self._pending)
+        append, read_message = self._pending.append, self._cursor.read_message
+        while received < TAKE_BYTES and (message := read_message()) is not None:
+            payload = message.payload
+            append(payload)
+            received += len(payload)
+        self._pending_bytes += received
+        if received or self._cursor.wal_end > self._wal_end:
+            self.heard = time.monotonic()
+        self._wal_end = self._cursor.wal_end
+        return len(self._pending) - before
+
+    def _decode(self, took: int) -> list[Run]:
+        messages = self._pending
+        last = next((i for i in range(len(messages) - 1, len(messages) - took - 1, -1) if messages[i][0] == COMMIT), -1)
+        if last < 0 and self._pending_bytes < PART_BYTES:
+            return []
+        end = last + 1 or len(messages)
+        ready, self._pending = messages[:end], messages[end:]
+        self._pending_bytes = sum(map(len, self._pending))
+        self._inside = last < 0
+        return self._decoder.feed(ready)
+
+    @property
+    def idle_position(self) -> int:
+        """A keep-alive says how far the server has looked; what it had to send up to there came before."""
+        return 0 if self._pending or self._inside else self._wal_end
+
+    def acknowledge(self, position: int) -> None:
+        with translating("acknowledging the log"):
+            self._cursor.send_feedback(write_lsn=position, flush_lsn=position, apply_lsn=position, force=True)
+
+    def close(self) -> None:
+        self._connection.close()
