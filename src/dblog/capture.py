@@ -30,6 +30,7 @@ from dblog.spool import LogFile, LogWriter, Spool
 SEGMENT_ROWS = 50_000
 SEGMENT_BYTES = 8 << 20
 SEGMENT_SECONDS = 0.02
+UNWANTED_SECONDS = 0.25
 ACKNOWLEDGE_SECONDS = 0.25
 MOST_TOKENS = 1000
 
@@ -69,6 +70,7 @@ class Capture:
         self._position = position
         self._acknowledged = 0
         self._tokens: dict[str, int] = {}
+        self._waiting = 0
         self._awaited = 0
         self._heard = time.monotonic()
         self._error: DBLogError | None = None
@@ -132,7 +134,11 @@ class Capture:
 
     def _wait(self, ready: Callable[[], bool], timeout: float) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: ready() or self._error is not None, timeout)
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: ready() or self._error is not None, timeout)
+            finally:
+                self._waiting -= 1
             if self._error is not None:
                 raise self._error
             return ready()
@@ -199,12 +205,17 @@ class Capture:
             stream.close()
 
     def _step(self, stream: LogStream) -> None:
-        runs = stream.read(0.0 if self._open.dirty else 0.1, eager=self._awaited > 0)
+        """Read what there is. A segment is published at once when somebody waits and nothing more is coming, else
+        when it has some size or age: few large files are better than many small ones."""
+        waiting = self._waiting > 0
+        runs = stream.read((0.0 if waiting else 0.005) if self._open.dirty else 0.1, eager=self._awaited > 0)
         for run in runs:
             self._open.append(run)
             if run.token is not None or self._open.large:
                 self._publish(run.token)
-        if self._open.dirty and (not runs or self._open.age > SEGMENT_SECONDS):
+        if self._open.dirty and (
+            self._open.age > (SEGMENT_SECONDS if waiting else UNWANTED_SECONDS) or (waiting and not runs)
+        ):
             self._publish(None)
         if stream.heard > self._heard:
             self._heard = stream.heard

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -33,6 +33,9 @@ POLL_SECONDS = 0.5
 
 FAR_BEHIND_BYTES = 64 << 20
 """With more log than this still to read, a dump waits: the log goes first, in batches of bounded size."""
+
+LOCKED_SECONDS = 5.0
+"""How long no round is tried after a table was found locked."""
 
 BUSY_SECONDS, QUIET_SECONDS = 0.1, 0.5
 """How long a chunk's select should take while the log has changes to deliver, and while it has none."""
@@ -90,7 +93,7 @@ class Engine:
         self._capture: Capture | None = None
         self._wanted: tuple[TableName, ...] = ()
         self._moved = time.monotonic()
-        self._busy = False
+        self._locked_until = 0.0
         self._target: int | None = None
         self._emitted: tuple[Chunk, ...] = ()
         self.counts = Counts()
@@ -102,9 +105,11 @@ class Engine:
         if start.position is None:
             return self._first()
         capture = self._started(start.position, keep=(start,))
-        end = self._plan(start, capture, limit)
-        while end == start and self._draining(start, capture):
+        end = start
+        while end == start and not self._drained(start):
             end = self._plan(start, capture, limit)
+            if self._target is None:
+                break
         if end != start:
             self._moved = time.monotonic()
         return end
@@ -178,9 +183,9 @@ class Engine:
     def _dumping(self, start: Offset) -> bool:
         return start.dumping or not set(self._wanted) <= set(start.tables)
 
-    def _draining(self, start: Offset, capture: Capture) -> bool:
-        """Whether there is something left to wait for before the stream may stop by itself."""
-        return self._target is not None and (capture.position < self._target or self._dumping(start))
+    def _drained(self, start: Offset) -> bool:
+        """Whether the stream has delivered all it was asked to and may stop by itself."""
+        return self._target is not None and (start.position or 0) >= self._target and not self._dumping(start)
 
     def _opens_window(self, start: Offset, capture: Capture) -> bool:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
@@ -188,7 +193,7 @@ class Engine:
             return True
         if not self._dumping(start):
             return False
-        if start.suspects and self._invisible(start.suspects):
+        if time.monotonic() < self._locked_until or (start.suspects and self._invisible(start.suspects)):
             return False
         return self._retrying(self._source.latest) - capture.position < FAR_BEHIND_BYTES
 
@@ -217,14 +222,15 @@ class Engine:
         files = [f for s in segments for f in s.files]
         self._check(files)
         suspects = self._suspects(start, segments)
-        end = plan(
-            start,
-            Mark(position, token, suspects, _holes(segments)),
-            staged=_same_schema(start, staged, files),
-            wanted=self._wanted,
-            pace=self._pace(files),
-            boundaries=self._source,
-        )
+        mark = Mark(position, token, suspects, _holes(segments))
+        staged = _same_schema(start, staged, files)
+        pace = self._pace(files)
+        try:
+            end = plan(start, mark, staged=staged, wanted=self._wanted, pace=pace, boundaries=self._source)
+        except TableLocked:  # no boundaries now: no round now
+            self._locked_until = time.monotonic() + LOCKED_SECONDS
+            pace = replace(pace, chunks=0)
+            end = plan(start, mark, staged=staged, wanted=self._wanted, pace=pace, boundaries=self._source)
         self._count(end, files)
         return end
 
@@ -261,8 +267,7 @@ class Engine:
 
     def _pace(self, files: Sequence[LogFile]) -> Pace:
         """Short rounds while the log has something to deliver, long ones while it has not."""
-        self._busy = bool(files)
-        seconds = BUSY_SECONDS if self._busy else QUIET_SECONDS
+        seconds = BUSY_SECONDS if files else QUIET_SECONDS
         return Pace(self._settings.parallelism, self._settings.chunk_rows, seconds)
 
     def _count(self, end: Offset, files: Sequence[LogFile]) -> None:
@@ -282,7 +287,7 @@ class Engine:
         while True:
             try:
                 return call()
-            except ConnectionLost:
+            except (ConnectionLost, TableLocked):
                 if time.monotonic() + delay > deadline:
                     raise
             time.sleep(delay)

@@ -201,11 +201,11 @@ class Spool:
     def _read(self, path: str, columns: Sequence[str] | None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
         with self._guarded("read", path):
             file = self._filesystem().open_input_file(path)
-            full = ipc.open_file(file).schema
-            options = None
+            reader = ipc.open_file(file)
+            full = reader.schema
             if columns is not None:
-                options = ipc.IpcReadOptions(included_fields=sorted(full.get_field_index(c) for c in columns))
-            reader = ipc.open_file(file, options=options)
+                fields = sorted(full.get_field_index(c) for c in columns)
+                reader = ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=fields))
         return _described_by(full), (reader.get_batch(i) for i in range(reader.num_record_batches))
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from dblog.core.offset import Offset
 from dblog.engine import Engine, Limit
-from dblog.errors import ConfigError, PreconditionFailed, SchemaChanged, TableLocked
+from dblog.errors import ConfigError, ConnectionLost, PreconditionFailed, SchemaChanged, TableLocked
 from dblog.spark.options import Options, read_options
 from dblog.spark.rows import RESERVED, Enveloped, Shape, Typed, in_order, regrouped
 from dblog.spool import Spool
@@ -148,8 +148,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case Select(chunk=chunk):
                 try:
                     stage(self._options.source, spool, chunk)
-                except TableLocked:
-                    return  # the log must not wait for the lock; the chunk is read again in a later round
+                except (TableLocked, ConnectionLost):
+                    return  # the planner reads it in its window, or in a later round; the log must not wait or fail
 
 
 def _shape(options: Options) -> Shape:

@@ -1,0 +1,197 @@
+"""`dblog demo`: dump three busy tables into Parquet, follow their changes, and prove that nothing is lost or stale."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from dblog.demo.board import Board, Watch
+from dblog.demo.server import PostgresServer
+from dblog.demo.shop import SHOPPERS, Shop, ShopTable
+from dblog.demo.spark import check_java, local_spark, quiet
+from dblog.demo.streams import LogEnd, Progress, Stream
+from dblog.demo.verify import Findings, examine
+from dblog.errors import ConfigError, DBLogError
+
+LOOK_SECONDS = 0.25
+PATIENCE_SECONDS = 120.0
+"""How long the streams may stand still before the demo gives up."""
+
+SERVER_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "4GB"}
+"""Nothing of the demo must survive a crash of the machine."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What was asked for."""
+
+    seconds: float = 12.0
+    """How long the shoppers go on once every stream runs."""
+    rows: int = 60_000
+    keep: Path | None = None
+    """Where to leave the result; None removes it."""
+    verbose: bool = False
+
+
+def run(demo: Demo, console: Console) -> bool:
+    """Run the demo; whether the result is what the source holds. Leaves nothing behind, however it ends."""
+    check_java()
+    server = PostgresServer(settings=SERVER_SETTINGS)
+    _check_keep(demo.keep)
+    with ExitStack() as stack:
+        stack.enter_context(_ended_by_signals())
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-demo-", ignore_cleanup_errors=True)))
+        stack.enter_context(nullcontext() if demo.verbose else quiet(work / "stderr"))
+        stack.callback(server.stop)
+        try:
+            return _run(demo, Board(console), server, work, stack)
+        finally:
+            _ignore_interrupts()  # cleaning up takes a moment, and half of it would be worse
+
+
+def _run(demo: Demo, board: Board, server: PostgresServer, work: Path, stack: ExitStack) -> bool:
+    result = work / "result" if demo.keep is None else demo.keep.absolute()
+    board.say("DBLog demo: a busy PostgreSQL, dumped and followed by Spark into Parquet", "bold")
+    with board.step("starting PostgreSQL and Spark") as step:
+        spark, shop = _start(demo, server, work, stack)
+        step.text = f"PostgreSQL {server.version} with {demo.rows} rows in 3 tables, and Spark {spark.version}"
+    end = LogEnd(server.url())
+    stack.callback(end.close)
+    shop.open()
+    stack.callback(shop.close)
+    board.say(f"   {SHOPPERS} shoppers change the tables, and one stream per table dumps and follows them")
+
+    def start(table: ShopTable) -> Stream:
+        stream = Stream(spark, server.url(), table, work, result)
+        stack.callback(stream.stop)
+        return stream
+
+    with board.watch(shop.tables) as watch:
+        delivered = _Delivery(shop, end, watch).wait(start, demo.seconds)
+    with board.step("comparing the result with the source") as step:
+        found = [examine(spark, table, shop.rows(table), result / table.name) for table in shop.tables]
+        seen = sum(f.dumped + f.events for f in found)
+        step.text = f"compared with the source, and the order of {seen} delivered rows checked"
+    if demo.keep is not None:
+        board.say(f"   the result is kept in {str(result)!r}: one folder of Parquet files per table")
+    return _verdict(board, found, sum(p.dropped for p in delivered.values()))
+
+
+def _start(demo: Demo, server: PostgresServer, work: Path, stack: ExitStack) -> tuple[SparkSession, Shop]:
+    """Start the database and Spark at the same time."""
+
+    def build() -> Shop:
+        shop = Shop(server.start().url(), demo.rows)
+        shop.build()
+        return shop
+
+    with ThreadPoolExecutor(1) as other:
+        building = other.submit(build)
+        spark = stack.enter_context(local_spark(work))
+        return spark, building.result()
+
+
+class _Delivery:
+    """Looks at the streams until they have delivered everything."""
+
+    def __init__(self, shop: Shop, end: LogEnd, watch: Watch) -> None:
+        self._shop = shop
+        self._streams: list[Stream] = []
+        self._end = end
+        self._watch = watch
+        self._progress: dict[str, Progress] = {}
+
+    def wait(self, start: Callable[[ShopTable], Stream], seconds: float) -> Mapping[str, Progress]:
+        """Start the streams, let the shop stay open for a while, close it and wait for the rest; what was done."""
+        for table in self._shop.tables:
+            # one after the other: Spark gives each only seconds to start its processes, which need the processor
+            self._streams.append(start(table))
+            self._until(lambda: len(self._progress) == len(self._streams), lambda: "the streams are starting")
+        closing = time.monotonic() + seconds
+        self._until(
+            lambda: time.monotonic() >= closing,
+            lambda: f"the shop is open for {max(0, closing - time.monotonic()):.0f} s more",
+        )
+        self._shop.close()
+        self._shop.raise_failure()
+        self._until(lambda: not any(p.dumping for p in self._progress.values()), lambda: "closed; the dumps go on")
+        last = self._shop.last_change()
+        self._until(
+            lambda: all(p.position > last for p in self._progress.values()),
+            lambda: "closed; the last changes are on their way",
+        )
+        self._watch.show(
+            "closed; every change is delivered", self._progress, dict.fromkeys(self._progress, 0.0), last=True
+        )
+        return self._progress
+
+    def _until(self, reached: Callable[[], bool], state: Callable[[], str]) -> None:
+        moved = time.monotonic()
+        while True:
+            before = dict(self._progress)
+            self._end.look()
+            for stream in self._streams:
+                progress = stream.progress()
+                if progress is not None:
+                    self._progress[stream.table.name] = progress
+            self._shop.raise_failure()
+            if reached():
+                return
+            lags = {name: self._end.lag(progress.position) for name, progress in self._progress.items()}
+            self._watch.show(state(), self._progress, lags)
+            if self._progress != before:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > PATIENCE_SECONDS:
+                raise DBLogError(
+                    f"the streams have not moved for {PATIENCE_SECONDS:.0f} s ({state()})",
+                    hint="dblog demo --verbose shows what Spark says meanwhile",
+                )
+            time.sleep(LOOK_SECONDS)
+
+
+def _verdict(board: Board, found: Sequence[Findings], dropped: int) -> bool:
+    differences = [difference for each in found for difference in each.differences]
+    if differences:
+        board.differences(differences)
+    word, style = ("diverged", "bold red") if differences else ("converged", "bold green")
+    rows, events = sum(f.rows for f in found), sum(f.events for f in found)
+    numbers = f"{rows} rows, {events} log events, {dropped} rows dropped as stale, {len(differences)} differences"
+    board.say(f"{word}: {numbers}", style)
+    return not differences
+
+
+def _check_keep(folder: Path | None) -> None:
+    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{str(folder)!r} is not an empty folder", hint="name a new one for --keep")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A termination ends the demo the way an exception does, so that it cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ignore_interrupts() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,126 @@
+"""One streaming query per table, from the database into Parquet, and what each has done so far."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from dblog import errors
+from dblog.core.offset import Offset
+from dblog.demo.shop import ShopTable
+
+ROUNDS = 10
+"""Into so many rounds the dump of a table is cut, so that it meets many changes."""
+
+PARALLELISM = 2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a stream has done."""
+
+    position: int = 0
+    """The log is delivered up to here."""
+    dumping: bool = True
+    windows: int = 0
+    dumped: int = 0
+    dropped: int = 0
+    """Rows of the dump that were stale: the log has something newer, so they were not delivered."""
+    events: int = 0
+
+
+class Stream:
+    """The running query of one table."""
+
+    def __init__(self, spark: SparkSession, url: str, table: ShopTable, work: Path, result: Path) -> None:
+        self.table = table
+        changes = (
+            spark.readStream.format("dblog")
+            .option("url", url)
+            .option("table", f"public.{table.name}")
+            .option("chunkRows", max(10, table.seeded // (ROUNDS * PARALLELISM) + 1))
+            .option("parallelism", PARALLELISM)
+            .option("spool", str(work / "spool" / table.name))
+            .load()
+        )
+        self._query: StreamingQuery = (
+            changes.writeStream.queryName(table.name)
+            .foreachBatch(_to_parquet(result / table.name))
+            .option("checkpointLocation", str(work / "checkpoint" / table.name))
+            .start()
+        )
+
+    def progress(self) -> Progress | None:
+        """What has been delivered; None before the first batch. Raises what made the query fail."""
+        failure = self._query.exception()
+        if failure is not None:
+            raise cause(str(failure)) from failure
+        last = self._query.lastProgress
+        if last is None:
+            return None
+        (source,) = last["sources"]
+        end = Offset.from_json(_json(source["endOffset"]))
+        report = _json(source["latestOffset"]) or {}
+        counts = {name: report.get(name, 0) for name in ("windows", "dumped", "dropped", "events")}
+        return Progress(end.position or 0, end.dumping or not end.tables, **counts)
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:
+    """Write each batch to a folder of its own, with the order of its rows. A batch that is repeated replaces itself."""
+
+    def write(rows: DataFrame, batch: int) -> None:
+        ordered = rows.withColumn("_row", f.monotonically_increasing_id())
+        ordered.write.mode("overwrite").parquet(str(folder / f"batch={batch}"))
+
+    return write
+
+
+def _json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def cause(report: str) -> errors.DBLogError:
+    """The error of ours in Spark's report of a failed query, or the report's first line."""
+    found = re.search(r"dblog\.errors\.(\w+): (.+?)(?:\nhint: (.+?))?(?=\n|$)", report)
+    kind = getattr(errors, found[1], None) if found else None
+    if found and isinstance(kind, type) and issubclass(kind, errors.DBLogError):
+        return kind(found[2], hint=found[3])
+    return errors.DBLogError(report.strip().partition("\n")[0], hint="dblog demo --verbose shows all that Spark says")
+
+
+class LogEnd:
+    """Where the database's log ends, looked at again and again: how long ago did it pass a position?"""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg2.connect(url)
+        self._connection.autocommit = True
+        self._seen: deque[tuple[float, int]] = deque(maxlen=2000)
+
+    def look(self) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute("select (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint")
+            self._seen.append((time.monotonic(), cursor.fetchone()[0]))
+
+    def lag(self, position: int) -> float:
+        """Seconds since the oldest change was made that a stream at this position has not delivered."""
+        waiting = next((at for at, end in self._seen if end > position), None)
+        return 0.0 if waiting is None else time.monotonic() - waiting
+
+    def close(self) -> None:
+        with suppress(psycopg2.Error), closing(self._connection):
+            pass

@@ -1,0 +1,81 @@
+"""Is what was delivered what the database holds? Asked of the result alone, as any reader of it would.
+
+Two things are checked for every table. The last event of each key, by `(_lsn, _seq)`, gives the same rows as a plain
+select of the source. And nothing ever went back in time: in the order in which rows were delivered, the `(_lsn, _seq)`
+of each key only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession, Window
+from pyspark.sql import functions as f
+
+from dblog.demo.shop import ShopTable
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that is not what it should be."""
+
+    table: str
+    key: Row
+    what: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a look at one table's result found."""
+
+    rows: int
+    """In the source."""
+    events: int
+    """Changes from the log, in the result."""
+    dumped: int
+    differences: tuple[Difference, ...]
+
+
+def examine(spark: SparkSession, table: ShopTable, source: Sequence[Row], folder: Path) -> Findings:
+    """Compare the delivered change log of a table with the rows the source holds."""
+    events = spark.read.parquet(str(folder)).withColumn("_place", f.struct("_lsn", "_seq")).cache()
+    delivered = Window.partitionBy(*table.key).orderBy("batch", "_row")
+    newest = Window.partitionBy(*table.key).orderBy(f.desc("_place"))
+    places = events.withColumn("_earlier", f.lag("_place").over(delivered))
+    late = places.where("_place <= _earlier").select(*table.key, "batch", "_op").collect()
+    last = events.withColumn("_rank", f.row_number().over(newest)).where("_rank = 1 and _op <> 'delete'")
+    counts = {row["_op"]: row["count"] for row in events.groupBy("_op").count().collect()}
+    rows = [tuple(row.values()) for row in last.select(*table.columns).toArrow().to_pylist()]
+    events.unpersist()
+    dumped = counts.pop("read", 0)
+    size = len(table.key)
+    went_back = [
+        Difference(
+            table.name, tuple(row[:size]), f"{row['_op']} of batch {row['batch']} was delivered after a newer event"
+        )
+        for row in late
+    ]
+    return Findings(len(source), sum(counts.values()), dumped, (*went_back, *compare(table, source, rows)))
+
+
+def compare(table: ShopTable, source: Sequence[Row], delivered: Sequence[Row]) -> list[Difference]:
+    """Every row in which the two disagree."""
+    at = [table.columns.index(name) for name in table.key]
+    theirs = {tuple(row[i] for i in at): row for row in source}
+    ours = {tuple(row[i] for i in at): row for row in delivered}
+    found = [Difference(table.name, key, "is missing from the result") for key in theirs.keys() - ours.keys()]
+    found += [Difference(table.name, key, "is no longer in the source") for key in ours.keys() - theirs.keys()]
+    for key in theirs.keys() & ours.keys():
+        wrong = [
+            f"{name} is {mine!r}, in the source {right!r}"
+            for name, mine, right in zip(table.columns, ours[key], theirs[key], strict=True)
+            if mine != right
+        ]
+        if wrong:
+            found.append(Difference(table.name, key, "; ".join(wrong)))
+    return sorted(found, key=lambda difference: difference.key)
