@@ -65,9 +65,10 @@ def local_spark(work: Path) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # short-lived and small: compile fast, collect with one thread
+        # short-lived: compile fast
         "spark.driver.extraJavaOptions": f"{TUNED['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
         "spark.local.dir": str(work / "local"),
+        "spark.python.unix.domain.socket.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",

@@ -139,6 +139,12 @@ class Rows:
     def cells(self) -> list[Cells]:
         return [Cells(self.raw, start, length) for start, length in zip(self.start, self.length, strict=True)]
 
+    def columns(self, kept: Sequence[int]) -> Rows:
+        """Only some of the columns."""
+        if len(kept) == len(self.start):
+            return self
+        return Rows(self.raw, self.start[list(kept)], self.length[list(kept)])
+
     def take(self, rows: Any) -> Rows:
         return Rows(self.raw, self.start[:, rows].copy(), self.length[:, rows].copy())
 

@@ -16,7 +16,7 @@ from dblog.core.event import Op, change_schema
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources.base import Run
-from dblog.sources.postgres import pgoutput
+from dblog.sources.postgres import tuples
 from dblog.sources.postgres.pgoutput import Decoder, Relation, RelationColumn
 from dblog.sources.postgres.types import PgColumn, PgType, TypeOptions, pg_column
 
@@ -283,7 +283,7 @@ def test_interleaved_tables_are_one_batch_each_in_the_order_they_appear() -> Non
 
 
 def test_a_feed_of_many_blocks_is_one_batch_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pgoutput, "_BLOCK", 3)
+    monkeypatch.setattr(tuples, "_BLOCK", 3)
     moves = [update(1, n + 1, "a", U, key=(n, None, None)) for n in range(7)]
     (run,) = decoder(before=True).feed(transaction(100, ORDERS, *moves))
     ((_, batch),) = run.changes
@@ -460,3 +460,22 @@ def test_any_cut_into_feeds_gives_the_same_rows_positions_and_watermarks(
     for run in cut:
         assert all(row["_lsn"] > reached for row in rows([run]))
         reached = run.position or reached
+
+
+def test_a_schema_may_leave_out_columns() -> None:
+    def narrow(found: Relation) -> TableSchema | None:
+        schema = resolve(found)
+        assert schema is not None
+        return TableSchema(schema.table, (schema.columns[0], schema.columns[2]), schema.key)
+
+    feed = transaction(
+        100, ORDERS, insert(1, 1, "pen", "a"), update(1, 2, U, U, key=(1, None, None)), delete(1, 2, None, None)
+    )
+    made = list(rows(Decoder(narrow, watermark=WATERMARK, before=True).feed(feed)))
+    assert [(row["_op"], row["id"], row["note"], row["_unchanged"]) for row in made] == [
+        (Op.create, 1, "a", None),
+        (Op.delete, 1, None, None),
+        (Op.create, 2, None, ["note"]),
+        (Op.delete, 2, None, None),
+    ]
+    assert not any("item" in row or "item" in (row["_before"] or {}) for row in made)
