@@ -75,8 +75,12 @@ class Database:
         finally:
             connection.close()
 
+    @property
+    def _quoted(self) -> str:
+        return '"' + self.name.replace('"', '""') + '"'
+
     def create(self) -> None:
-        Database(self.server, "postgres").execute(f'CREATE DATABASE "{self.name}" TEMPLATE template0')
+        Database(self.server, "postgres").execute(f"CREATE DATABASE {self._quoted} TEMPLATE template0")
 
     def drop(self) -> None:
         """Remove the database, whoever is still connected to it, and its replication slots."""
@@ -93,7 +97,7 @@ class Database:
                 admin.execute(f"SELECT pg_drop_replication_slot(slot_name) {ours} AND NOT active", [self.name])
             except psycopg2.errors.ObjectInUse:
                 time.sleep(0.05)
-        admin.execute(f'DROP DATABASE "{self.name}" WITH (FORCE)')
+        admin.execute(f"DROP DATABASE {self._quoted} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")

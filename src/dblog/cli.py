@@ -64,8 +64,10 @@ def demo(
 ) -> None:
     """Capture a busy PostgreSQL into Parquet and prove that nothing is lost.
 
-    Starts an embedded PostgreSQL with a small shop, dumps and follows its tables through Spark while they change, and
-    compares the result with the source. Needs Java 17 or newer; leaves nothing behind.
+    Starts an embedded PostgreSQL with a small shop, and Spark.
+    Dumps and follows the shop's tables while they change.
+    Compares the result with the source, row by row, and leaves nothing behind.
+    Needs Java 17 or newer.
     """
     from dblog.demo.demo import Demo, run
 

@@ -91,8 +91,8 @@ class Engine:
         self._settings = settings
         self._check = check
         self._capture: Capture | None = None
-        self._wanted: tuple[TableName, ...] = ()
-        self._moved = time.monotonic()
+        self._tables: tuple[TableName, ...] = ()
+        self._moved = self._looked = time.monotonic()
         self._locked_until = 0.0
         self._target: int | None = None
         self._emitted: tuple[Chunk, ...] = ()
@@ -105,6 +105,7 @@ class Engine:
         if start.position is None:
             return self._first()
         capture = self._started(start.position, keep=(start,))
+        self._look_after(start)
         end = start
         while end == start and not self._drained(start):
             end = self._plan(start, capture, limit)
@@ -153,15 +154,15 @@ class Engine:
     # -- starting --------------------------------------------------------------------------------------------
 
     def _first(self) -> Offset:
-        self._retrying(lambda: self._source.prepare(fresh=True))
+        self._retrying(lambda: self._source.prepare(followed=None))
         origin = self._retrying(self._source.origin)
-        return Offset(origin.position, suspects=origin.suspects)
+        tables = () if self._settings.dump else tuple(self._retrying(self._source.tables))
+        return Offset(origin.position, suspects=origin.suspects, tables=tables)
 
     def _started(self, position: int, keep: Sequence[Offset]) -> Capture:
         if self._capture is None:
-            self._retrying(lambda: self._source.prepare(fresh=False))
-            if self._settings.dump:
-                self._wanted = tuple(self._source.tables())
+            self._retrying(lambda: self._source.prepare(followed=keep[0].tables))
+            self._tables = tuple(self._retrying(self._source.tables))
             self._spool.sweep({c.id for offset in keep for c in (*offset.emit, *offset.read)})
             self._capture = Capture(
                 self._source,
@@ -180,8 +181,14 @@ class Engine:
             return self._retrying(lambda: self._end_window(start, capture))
         return self._retrying(lambda: self._end_anywhere(start, capture, limit))
 
+    def _look_after(self, start: Offset) -> None:
+        """Now and then, see that the tables are still published: what is not is missing from the log in silence."""
+        if time.monotonic() - self._looked > self._settings.heartbeat:
+            self._retrying(lambda: self._source.check_followed(start.tables))
+            self._looked = time.monotonic()
+
     def _dumping(self, start: Offset) -> bool:
-        return start.dumping or not set(self._wanted) <= set(start.tables)
+        return start.dumping or (self._settings.dump and not set(self._tables) <= set(start.tables))
 
     def _drained(self, start: Offset) -> bool:
         """Whether the stream has delivered all it was asked to and may stop by itself."""
@@ -224,13 +231,14 @@ class Engine:
         suspects = self._suspects(start, segments)
         mark = Mark(position, token, suspects, _holes(segments))
         staged = _same_schema(start, staged, files)
+        wanted = self._tables if self._settings.dump else ()
         pace = self._pace(files)
         try:
-            end = plan(start, mark, staged=staged, wanted=self._wanted, pace=pace, boundaries=self._source)
+            end = plan(start, mark, staged=staged, wanted=wanted, pace=pace, boundaries=self._source)
         except TableLocked:  # no boundaries now: no round now
             self._locked_until = time.monotonic() + LOCKED_SECONDS
             pace = replace(pace, chunks=0)
-            end = plan(start, mark, staged=staged, wanted=self._wanted, pace=pace, boundaries=self._source)
+            end = plan(start, mark, staged=staged, wanted=wanted, pace=pace, boundaries=self._source)
         self._count(end, files)
         return end
 
@@ -239,7 +247,7 @@ class Engine:
         assert start.position is not None
         if capture.wait_rows(start.position, POLL_SECONDS, eager=self._target is not None):
             position, segments = _take(capture, start.position, limit)
-        elif time.monotonic() - self._moved > self._settings.heartbeat:
+        elif self._overdue(start.position, capture.position):
             # nothing of ours, but the log moves on: acknowledge that, and keep Spark's workers warm
             position = capture.position
             segments = capture.between(start.position, position)
@@ -250,8 +258,15 @@ class Engine:
         mark = Mark(position, None, self._suspects(start, segments), _holes(segments))
         pace = self._pace(files)
         end = plan(start, mark, staged=self._staged(start), wanted=(), pace=pace, boundaries=self._source)
+        if not self._settings.dump:
+            end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self._tables))))
         self._count(end, files)
         return end
+
+    def _overdue(self, start: int, captured: int) -> bool:
+        """Whether to end a batch although the log has nothing of ours: every now and then, or to reach the target."""
+        arrives = self._target is not None and start < self._target <= captured
+        return arrives or time.monotonic() - self._moved > self._settings.heartbeat
 
     def _suspects(self, start: Offset, segments: Sequence[Segment]) -> tuple[int, ...]:
         shown = np.concatenate([np.array(start.suspects, np.int64), *(s.xids for s in segments)])

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -39,7 +40,8 @@ class Board:
         step = Step(text)
         began = time.monotonic()
         if self._console.is_terminal:
-            with self._console.status(Text(text, "dim"), spinner="dots", spinner_style="cyan"):
+            spinner = Spinner("dots", Text(text, "dim"), style="cyan")
+            with Live(spinner, console=self._console, transient=True, refresh_per_second=10, redirect_stderr=False):
                 yield step
         else:
             yield step
@@ -54,7 +56,7 @@ class Board:
         if not self._console.is_terminal:
             yield Watch(self._console, tables, None)
             return
-        with Live(console=self._console, auto_refresh=False) as live:
+        with Live(console=self._console, auto_refresh=False, redirect_stderr=False) as live:
             yield Watch(self._console, tables, live)
 
     def differences(self, found: Sequence[Difference]) -> None:
@@ -103,7 +105,7 @@ class Watch:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", caption=state, caption_justify="left")
         table.add_column("table", min_width=11)
         table.add_column("dump", min_width=20)
-        for name in ("rows dumped", "windows", "dropped as stale", "log events", "lag"):
+        for name in ("dumped", "windows", "stale", "log events", "lag"):
             table.add_column(name, justify="right", min_width=5)
         for each in self._tables:
             now, lag = progress.get(each.name), lags.get(each.name, 0.0)

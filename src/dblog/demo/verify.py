@@ -72,10 +72,14 @@ def compare(table: ShopTable, source: Sequence[Row], delivered: Sequence[Row]) -
     found += [Difference(table.name, key, "is no longer in the source") for key in ours.keys() - theirs.keys()]
     for key in theirs.keys() & ours.keys():
         wrong = [
-            f"{name} is {mine!r}, in the source {right!r}"
+            f"{name} is {_shown(mine)}, in the source {_shown(right)}"
             for name, mine, right in zip(table.columns, ours[key], theirs[key], strict=True)
             if mine != right
         ]
         if wrong:
             found.append(Difference(table.name, key, "; ".join(wrong)))
     return sorted(found, key=lambda difference: difference.key)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str | list) else str(value)

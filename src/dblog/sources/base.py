@@ -9,7 +9,7 @@ Three places use a source, each in its own thread or process, so each has its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -78,9 +78,15 @@ class Origin:
 class Source(Boundaries, Protocol):
     """A source database, seen from the driver and the executors. Picklable; holds no connection when pickled."""
 
-    def prepare(self, *, fresh: bool) -> None:
+    def prepare(self, *, followed: Collection[TableName] | None) -> None:
         """Check every precondition, create what is missing and allowed, or raise PreconditionFailed with all of it.
-        `fresh` is whether this is a new stream; a stream that goes on needs the log it left behind (PositionLost)."""
+
+        `followed` are the tables that the stream has followed so far, or None when it is new. A stream that goes on
+        needs the log it left behind, of each of these tables (else PositionLost)."""
+        ...
+
+    def check_followed(self, tables: Collection[TableName]) -> None:
+        """Raise PositionLost when the log no longer shows the changes of one of these tables, although it exists."""
         ...
 
     def tables(self) -> Mapping[TableName, TableSchema]:

@@ -24,6 +24,8 @@ class Setup:
     tables: tuple[TableName, ...]
     fresh: bool
     """There is no checkpoint yet: the slot may be created."""
+    followed: frozenset[TableName] = frozenset()
+    """Tables that the pipeline has followed so far: the publication must have held them all the time."""
 
     @property
     def published(self) -> tuple[TableName, ...]:
@@ -337,6 +339,11 @@ class Look:
                 may = found.owned and (watermark_owned if table is self.watermark else table.owned)
                 fix = f"ALTER PUBLICATION {q} ADD TABLE {identifier(table.schema, table.name)};"
                 what = f"publication {pub!r} does not hold {_name(table)}"
+                if TableName(table.schema, table.name) in self.setup.followed:
+                    lost = "any more: the log lacks its changes since it was taken out, or dropped and made again"
+                    fix = "start anew, with a new slot, a new checkpoint and a full dump"
+                    yield Problem(f"{what} {lost}", fix, lost=True)
+                    continue
                 yield Problem(what, fix, fatal=not may, creatable=may)
         if others := len(members - set(ours)):
             what = f"publication {pub!r} holds {others} more tables, which the log carries for nothing"

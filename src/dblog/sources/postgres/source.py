@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -37,6 +38,17 @@ where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p
   and n.nspname not in ('pg_catalog', 'information_schema', 'dblog') and n.nspname not like 'pg\\_%'
 """
 
+# A table that exists but is not published: dropped and made again, or taken out of the publication.
+_LEFT = """
+select n.nspname, c.relname
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and array[n.nspname::text, c.relname::text] = any (
+    select array[t ->> 0, t ->> 1] from pg_catalog.json_array_elements(%s::json) t)
+  and not exists (select from pg_catalog.pg_publication_tables p
+                  where p.pubname = %s and p.schemaname = n.nspname and p.tablename = c.relname)
+limit 1
+"""
+
 
 @dataclass(frozen=True)
 class Postgres:
@@ -53,9 +65,19 @@ class Postgres:
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
-    def prepare(self, *, fresh: bool) -> None:
-        setup = Setup(self.slot, self.publication, self._names(), fresh)
+    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+        fresh = followed is None
+        setup = Setup(self.slot, self.publication, self._names(), fresh, frozenset(followed or ()))
         self._with(lambda connection: preflight.prepare(connection, setup))
+
+    def check_followed(self, tables: Collection[TableName]) -> None:
+        left = self._ask(_LEFT, json.dumps([list(t) for t in tables]), self.publication) if tables else None
+        if left is not None:
+            raise PositionLost(
+                f"table {TableName(*left)} has left publication {self.publication!r}: its changes are not in the log",
+                hint="was it dropped and made again, or taken out? start with a new slot and a new checkpoint, "
+                "which dumps the tables again",
+            )
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self._names())
