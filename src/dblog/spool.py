@@ -20,7 +20,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -73,17 +73,24 @@ class Spool:
 
     # -- staged chunks ---------------------------------------------------------------------------------------
 
-    def stage(self, chunk_id: str, schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Staged:
-        """Write a chunk's rows and publish them, unless somebody else has already; what counts from now on."""
+    def stage(
+        self, chunk_id: str, schema: TableSchema, read: Callable[[Callable[[pa.RecordBatch], None]], None]
+    ) -> Staged:
+        """Write the rows that `read` hands over and publish them, unless somebody else has already; what counts from
+        now on."""
         # 1. the rows, under a name of our own
         stamp = uuid.uuid4().hex[:12]
         path = self._path("chunk", f"{chunk_id}.{stamp}.arrow")
         began, rows = time.monotonic(), 0
         with self._guarded("write", path), self._open_output(path) as sink:
             with ipc.new_file(sink, _described(schema.arrow, schema)) as writer:
-                for batch in batches:
+
+                def take(batch: pa.RecordBatch) -> None:
+                    nonlocal rows
                     writer.write_batch(batch)
                     rows += batch.num_rows
+
+                read(take)
             size = sink.tell()
         # 2. the marker, exclusively
         marker = {"stamp": stamp, "rows": rows, "seconds": time.monotonic() - began, "version": schema.version}

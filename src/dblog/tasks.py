@@ -137,9 +137,8 @@ def stage(source: Source, spool: Spool, chunk: Chunk) -> Staged:
         return staged
     selected = source.select(chunk.table, chunk.extent)
     if selected is None:
-        return spool.stage(chunk.id, TableSchema(chunk.table, (), ()), [])
-    schema, batches = selected
-    return spool.stage(chunk.id, schema, batches)
+        return spool.stage(chunk.id, TableSchema(chunk.table, (), ()), lambda take: None)
+    return spool.stage(chunk.id, selected.schema, selected.read)
 
 
 def _within(window: Window, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +24,16 @@ def rows(*ids: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(ids, pa.int64()), pa.array([f"v{i}" for i in ids])], schema=T.arrow)
 
 
+def handing(*batches: pa.RecordBatch) -> Callable[[Callable[[pa.RecordBatch], None]], None]:
+    """A read of these batches."""
+
+    def read(take: Callable[[pa.RecordBatch], None]) -> None:
+        for batch in batches:
+            take(batch)
+
+    return read
+
+
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
     return Spool(str(tmp_path / "spool"))
@@ -34,7 +45,7 @@ def staged_ids(spool: Spool, chunk_id: str, stamp: str) -> list[int]:
 
 
 def test_a_staged_chunk_reads_back_with_its_schema(spool: Spool) -> None:
-    staged = spool.stage("c-0", T, [rows(1, 2), rows(3)])
+    staged = spool.stage("c-0", T, handing(rows(1, 2), rows(3)))
     assert (staged.rows, staged.version) == (3, T.version)
     schema, batches = spool.read_chunk("c-0", staged.stamp, ["id"])
     assert schema == T
@@ -43,18 +54,18 @@ def test_a_staged_chunk_reads_back_with_its_schema(spool: Spool) -> None:
 
 
 def test_the_first_writer_of_a_chunk_wins(spool: Spool) -> None:
-    first = spool.stage("c-0", T, [rows(1)])
-    late = spool.stage("c-0", T, [rows(2)])
+    first = spool.stage("c-0", T, handing(rows(1)))
+    late = spool.stage("c-0", T, handing(rows(2)))
     assert late.stamp == first.stamp
     assert staged_ids(spool, "c-0", first.stamp) == [1]
     assert len(os.listdir(Path(spool.uri) / "chunk")) == 2, "the loser's file is removed"
 
 
 def test_a_pinned_chunk_is_not_another_writers_after_it_was_lost(spool: Spool) -> None:
-    first = spool.stage("c-0", T, [rows(1)])
+    first = spool.stage("c-0", T, handing(rows(1)))
     spool.remove_chunks({"c-0"})
     assert spool.staged("c-0") is None
-    late = spool.stage("c-0", T, [rows(2)])
+    late = spool.stage("c-0", T, handing(rows(2)))
     assert late.stamp != first.stamp
     with pytest.raises(SpoolError, match="not on the spool") as caught:
         spool.read_chunk("c-0", first.stamp)
@@ -62,19 +73,19 @@ def test_a_pinned_chunk_is_not_another_writers_after_it_was_lost(spool: Spool) -
 
 
 def test_a_truncated_chunk_counts_as_lost(spool: Spool) -> None:
-    staged = spool.stage("c-0", T, [rows(*range(100))])
+    staged = spool.stage("c-0", T, handing(rows(*range(100))))
     path = Path(spool.chunk_path("c-0", staged.stamp))
     path.write_bytes(path.read_bytes()[:-10])
     assert spool.staged("c-0") is None
 
 
 def test_an_interrupted_select_publishes_nothing(spool: Spool) -> None:
-    def breaks() -> object:
-        yield rows(1)
+    def breaks(take: Callable[[pa.RecordBatch], None]) -> None:
+        take(rows(1))
         raise RuntimeError("the connection is gone")
 
     with pytest.raises(RuntimeError):
-        spool.stage("c-0", T, breaks())  # type: ignore[arg-type]
+        spool.stage("c-0", T, breaks)
     assert spool.staged("c-0") is None
 
 
@@ -98,8 +109,8 @@ def test_an_aborted_log_file_is_removed(spool: Spool) -> None:
 
 def test_sweeping_keeps_only_the_chunks_that_are_still_needed(spool: Spool) -> None:
     spool.log_writer("a-1", T, before=False).close()
-    kept = spool.stage("c-0", T, [rows(1)])
-    spool.stage("c-1", T, [rows(2)])
+    kept = spool.stage("c-0", T, handing(rows(1)))
+    spool.stage("c-1", T, handing(rows(2)))
     spool.note("c-1", {"rows": 1})
     spool.sweep({"c-0"})
     assert spool.staged("c-0") == kept
@@ -109,23 +120,23 @@ def test_sweeping_keeps_only_the_chunks_that_are_still_needed(spool: Spool) -> N
 
 
 def test_the_folder_is_private(spool: Spool) -> None:
-    spool.stage("c-0", T, [])
+    spool.stage("c-0", T, handing())
     assert os.stat(spool.uri).st_mode & 0o077 == 0
 
 
 def test_a_spool_is_pickled_as_its_uri_and_works_on_the_other_side(spool: Spool) -> None:
-    staged = spool.stage("c-0", T, [rows(7)])
+    staged = spool.stage("c-0", T, handing(rows(7)))
     assert staged_ids(pickle.loads(pickle.dumps(spool)), "c-0", staged.stamp) == [7]
 
 
 def test_a_file_uri_works_like_a_path(tmp_path: Path) -> None:
     spool = Spool((tmp_path / "s").as_uri())
-    first = spool.stage("c-0", T, [rows(1)])
-    assert spool.stage("c-0", T, [rows(2)]).stamp == first.stamp
+    first = spool.stage("c-0", T, handing(rows(1)))
+    assert spool.stage("c-0", T, handing(rows(2))).stamp == first.stamp
 
 
 def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolError, match="as the spool") as caught:
-        Spool(str(tmp_path / "file")).stage("c-0", T, [])
+        Spool(str(tmp_path / "file")).stage("c-0", T, handing())
     assert "option spool" in (caught.value.hint or "")

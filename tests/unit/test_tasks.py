@@ -34,7 +34,8 @@ def write(spool: Spool, name: str, schema: TableSchema, *events: dict[str, Any])
 
 def staged(spool: Spool, schema: TableSchema, *rows: dict[str, Any]) -> Chunk:
     chunk = Chunk("c-0", "initial", schema.table, Extent(upto=("9",)))
-    return pinned(chunk, spool.stage("c-0", schema, [pa.RecordBatch.from_pylist(list(rows), schema.arrow)]).stamp)
+    batch = pa.RecordBatch.from_pylist(list(rows), schema.arrow)
+    return pinned(chunk, spool.stage("c-0", schema, lambda take: take(batch)).stamp)
 
 
 def delivered(spool: Spool, log: Log) -> list[dict[str, Any]]:
@@ -93,5 +94,5 @@ def test_a_value_that_the_log_left_out_is_rescued_from_the_chunk_row_that_is_dro
 
 def test_a_chunk_of_a_table_that_was_gone_emits_nothing(spool: Spool) -> None:
     gone = TableSchema(T.table, (), ())
-    chunk = pinned(Chunk("c-0", "initial", T.table, Extent()), spool.stage("c-0", gone, []).stamp)
+    chunk = pinned(Chunk("c-0", "initial", T.table, Extent()), spool.stage("c-0", gone, lambda take: None).stamp)
     assert list(emitted_rows(spool, Emit(Window(0, 10, ()), chunk), before=False)) == []

@@ -47,7 +47,7 @@ class Pace:
     seconds: float = 0.5
     """How long one chunk's select should take."""
 
-    FIRST_ROWS = 10_000
+    FIRST_ROWS = 20_000
     LEAST_ROWS = 1_000
     MOST_ROWS = 500_000
 

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog.errors import ConfigError, DBLogError
-from dblog.spark.session import TUNED, session
+from dblog.spark.session import session
 
 LEAST_JAVA = 17
 _GET_JAVA = (
@@ -65,8 +65,6 @@ def local_spark(work: Path) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # short-lived: compile fast
-        "spark.driver.extraJavaOptions": f"{TUNED['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
         "spark.local.dir": str(work / "local"),
         "spark.python.unix.domain.socket.dir": str(work),
         # the name of a socket has 103 bytes at most, of which Spark takes 42

@@ -9,7 +9,7 @@ Three places use a source, each in its own thread or process, so each has its ow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -75,6 +75,17 @@ class Origin:
     """Transactions in progress at that moment: they may be committed before the position and yet not be visible."""
 
 
+class Selection(Protocol):
+    """A read that is open: the table cannot change its schema until the rows have been read."""
+
+    @property
+    def schema(self) -> TableSchema: ...
+
+    def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
+        """Hand all rows to `take`, batch by batch. Once only."""
+        ...
+
+
 class Source(Boundaries, Protocol):
     """A source database, seen from the driver and the executors. Picklable; holds no connection when pickled."""
 
@@ -113,6 +124,6 @@ class Source(Boundaries, Protocol):
         """Those of the committed transactions `xids` that a select started now might still not see."""
         ...
 
-    def select(self, table: TableName, extent: Extent) -> tuple[TableSchema, Iterator[pa.RecordBatch]] | None:
-        """The rows of an extent in batches, and the table's schema. None when the table is gone."""
+    def select(self, table: TableName, extent: Extent) -> Selection | None:
+        """Open a read of an extent's rows. None when the table is gone."""
         ...

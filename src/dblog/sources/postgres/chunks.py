@@ -6,22 +6,19 @@ the column's own collation, ever compares two of them. Row-value comparisons on 
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-import psycopg2
-import psycopg2.errors
 import pyarrow as pa
 from psycopg2 import sql
 
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import SourceError
-from dblog.sources.postgres.connect import Connection, translating
+from dblog.errors import SchemaChanged
+from dblog.sources.postgres.connect import Connection
 from dblog.sources.postgres.copy import decode_rows, select_list
 
-BATCH_BYTES = 8 << 20
+BATCH_BYTES = 2 << 20
+"""Rows are decoded in portions that the processor's cache holds."""
 
 
 def last_key(connection: Connection, schema: TableSchema) -> Key | None:
@@ -63,75 +60,41 @@ def touch(connection: Connection, table: TableName) -> sql.Composed:
     return sql.SQL("select from {} limit 0").format(_from(connection, table))
 
 
-def select(connection: Connection, schema: TableSchema, extent: Extent) -> Iterator[pa.RecordBatch]:
-    """The rows of the extent, received in a thread while earlier ones are decoded."""
+def select(connection: Connection, schema: TableSchema, extent: Extent, take: Callable[[pa.RecordBatch], None]) -> None:
+    """Hand the rows of the extent to `take`, batch by batch, as they arrive."""
     query = sql.SQL("copy (select {} from {} where {} order by {}) to stdout (format binary)").format(
         sql.SQL(", ").join(sql.SQL(e.replace("{", "{{").replace("}", "}}")).format() for e in select_list(schema)),
         _from(connection, schema.table),
         _within(schema, extent),
         _key(schema),
     )
-    receiver = _Receiver(connection, query.as_string(connection), schema.table)
-    try:
-        for rows in receiver:
-            batch = decode_rows(rows, schema)
-            if batch.num_rows:
-                yield batch
-    finally:
-        receiver.close()
+    rows = _Rows(schema, take)
+    with connection.cursor() as cursor:
+        cursor.copy_expert(query.as_string(connection), rows)
+    rows.decode()
 
 
-class _Receiver:
-    """A COPY in a thread, as an iterator of lists of rows. At most a few lists wait to be decoded."""
+class _Rows:
+    """Collects what COPY sends and decodes it in portions."""
 
-    def __init__(self, connection: Connection, query: str, table: TableName) -> None:
-        self._connection = connection
-        self._query = query
-        self._table = table
-        self._queue: queue.Queue[list[bytes] | None] = queue.Queue(maxsize=2)
+    def __init__(self, schema: TableSchema, take: Callable[[pa.RecordBatch], None]) -> None:
+        self._schema = schema
+        self._take = take
         self._rows: list[bytes] = []
         self._size = 0
-        self._abandoned = False
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._receive, daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[list[bytes]]:
-        while (rows := self._queue.get()) is not None:
-            yield rows
-        if self._error is not None:
-            raise self._error
 
     def write(self, row: bytes) -> None:
         """Called by the driver for each row."""
         self._rows.append(row)
         self._size += len(row)
         if self._size > BATCH_BYTES:
-            self._hand_over()
+            self.decode()
 
-    def close(self) -> None:
-        """Stop early if the rows are no longer wanted."""
-        if self._thread.is_alive():
-            self._abandoned = True
-            self._connection.cancel()
-            while self._queue.get() is not None:
-                pass
-        self._thread.join()
-
-    def _hand_over(self) -> None:
-        if self._abandoned:
-            raise SourceError("the rows are no longer wanted")
-        self._queue.put(self._rows)
+    def decode(self) -> None:
+        batch = decode_rows(self._rows, self._schema)
         self._rows, self._size = [], 0
-
-    def _receive(self) -> None:
-        try:
-            with translating(f"reading table {self._table}"), self._connection.cursor() as cursor:
-                cursor.copy_expert(self._query, self, 1 << 16)
-            self._hand_over()
-        except Exception as error:
-            self._error = error
-        self._queue.put(None)
+        if batch.num_rows:
+            self._take(batch)
 
 
 def _column(name: str) -> sql.Composable:
@@ -181,7 +144,7 @@ def _from(connection: Connection, table: TableName) -> sql.Composed:
         found = cursor.fetchone()
     name = sql.Identifier(*table)
     if found is None:
-        raise psycopg2.errors.UndefinedTable(f"relation {str(table)!r} does not exist")
+        raise SchemaChanged(f"table {table} does not exist", hint="it was dropped or renamed: restart the query")
     return sql.SQL("{} t" if found[0] else "only {} t").format(name)
 
 

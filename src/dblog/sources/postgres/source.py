@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -213,9 +213,7 @@ class Postgres:
         with translating(f"looking for chunk boundaries of {table}"):
             return self._with(lambda connection: chunks.cuts(connection, schema, Extent(after, upto), rows, count))
 
-    def select(self, table: TableName, extent: Extent) -> tuple[TableSchema, Iterator[pa.RecordBatch]] | None:
-        """One transaction: the lock that the first statement takes, the one every select takes, keeps the schema as it
-        is until the rows are read."""
+    def select(self, table: TableName, extent: Extent) -> Select | None:
         connection = self._connection("chunks")
         try:
             with translating(f"reading table {table}"), connection.cursor() as cursor:
@@ -228,18 +226,7 @@ class Postgres:
         except BaseException:
             self._forget("chunks")
             raise
-
-        def rows() -> Iterator[pa.RecordBatch]:
-            done = False
-            try:
-                yield from chunks.select(connection, schema, extent)
-                connection.cursor().execute("commit")
-                done = True
-            finally:
-                if not done:
-                    self._forget("chunks")
-
-        return schema, rows()
+        return Select(self, schema, extent)
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -276,6 +263,24 @@ class Postgres:
         connection = _CONNECTIONS.pop((os.getpid(), self.address, role), None)
         if connection is not None:
             connection.close()
+
+
+@dataclass(frozen=True)
+class Select:
+    """A chunk read, one transaction: the lock that its first statement took, the one every select takes, keeps the
+    schema as it is until the rows are read."""
+
+    _source: Postgres
+    schema: TableSchema
+    _extent: Extent
+
+    def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
+        def read(connection: Connection) -> None:
+            with translating(f"reading table {self.schema.table}"):
+                chunks.select(connection, self.schema, self._extent, take)
+                connection.cursor().execute("commit")
+
+        self._source._with(read, "chunks")
 
 
 _CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
