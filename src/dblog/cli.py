@@ -104,17 +104,13 @@ def check(
 
     Changes nothing. Exit code 1 means that a stream would refuse to start.
     """
-    from dblog.core.names import select_tables
     from dblog.sources.postgres import preflight
     from dblog.sources.postgres.connect import connect
     from dblog.spark.options import read_options
 
     given = {"url": url, "tables": tables, "slot": slot, "publication": publication}
     options = read_options({name: value for name, value in given.items() if value is not None})
-    # a table named without wildcards is looked at even if it does not exist: that is then a problem to show
-    named = {p.literal for p in options.patterns if p.literal is not None and not p.exclude}
-    names = select_tables(options.patterns, {*options.source.tables(), *named})
-    setup = preflight.Setup(options.slot, options.publication, names, fresh=True)
+    setup = options.source.setup()
     with closing(connect(options.address, application_name="dblog check")) as connection:
         if admin_sql:
             typer.echo(preflight.admin_sql(setup, connection.info.user), nl=False)

@@ -14,7 +14,6 @@ from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.schema import TableName
 from dblog.engine import Limit, Settings
 from dblog.errors import ConfigError
-from dblog.sources.base import Source
 from dblog.sources.postgres.connect import Address, parse
 from dblog.sources.postgres.source import Postgres
 from dblog.sources.postgres.types import TypeOptions
@@ -68,7 +67,7 @@ class Options:
     limit: Limit
 
     @property
-    def source(self) -> Source:
+    def source(self) -> Postgres:
         return Postgres(
             address=self.address,
             patterns=self.patterns,
@@ -184,7 +183,7 @@ class _Reader:
             if not re.fullmatch(r"[a-z0-9_]{1,63}", value):
                 raise _bad("slot", value, "1 to 63 lower-case letters, digits and underscores")
             return value
-        tables = self._values.get("table") or self._values["tables"]
+        tables = str(parse_table(self._values["table"])) if "table" in self._values else self._values["tables"]
         slug = re.sub(r"[^a-z0-9]+", "_", tables.lower()).strip("_")[:40]
         return f"dblog_{slug}_{_digest(address.database, tables)}"
 

@@ -65,9 +65,12 @@ class Postgres:
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
+    def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
+        """What the preflight looks at; `followed` is None for a new stream."""
+        return Setup(self.slot, self.publication, self._names(), followed is None, frozenset(followed or ()))
+
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
-        fresh = followed is None
-        setup = Setup(self.slot, self.publication, self._names(), fresh, frozenset(followed or ()))
+        setup = self.setup(followed=followed)
         self._with(lambda connection: preflight.prepare(connection, setup))
 
     def check_followed(self, tables: Collection[TableName]) -> None:

@@ -1,0 +1,1 @@
+"""`python -m bench`: DBLog on Spark against the limits of the server and against Debezium, in one interleaved run."""

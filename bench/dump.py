@@ -1,0 +1,51 @@
+"""Full-state dump: a table of a million rows, while nobody writes."""
+
+from __future__ import annotations
+
+from bench import debezium, limits
+from bench.catchup import _phases as phases
+from bench.database import Database
+from bench.figures import Figure, Target, ratio, rotated
+from bench.ours import Drain, Ours, middle
+
+DEBEZIUM_SHARE = 0.3
+"""Debezium's snapshot goes through a table in key order at an even pace: this much of it tells its speed."""
+
+
+def measure(
+    database: Database, ours: Ours, rows: int, rounds: int, *, against_debezium: bool
+) -> tuple[list[Figure], list[Target]]:
+    limit: list[float] = []
+    drains: list[Drain] = []
+    other: list[float] = []
+    database.fill("big", rows)
+
+    def copy() -> None:
+        limit.append(rows / limits.copy_out(database, "big"))
+
+    def drain() -> None:
+        ours.warm()
+        with ours.stream(table="public.big") as stream:
+            drains.append(stream.drain())
+        if drains[-1].rows != rows:
+            raise RuntimeError(f"the table has {rows} rows, {drains[-1].rows} came")
+
+    def compare() -> None:
+        other.append(debezium.dump(database, "big", int(rows * DEBEZIUM_SHARE)).rate)
+
+    copy()  # the first read of a table also fills the cache
+    limit.clear()
+    for number in range(rounds):
+        for side in rotated([copy, drain, *([compare] if against_debezium else [])], number):
+            side()
+    mine = Figure("dump", "dblog, typed, into noop", tuple(d.rate for d in drains), "rows/s", phases(middle(drains)))
+    server = Figure("dump", "COPY binary to /dev/null", tuple(limit), "rows/s")
+    whole = Figure(
+        "dump", "dblog with the start of the query", tuple(d.rows / d.total_seconds for d in drains), "rows/s"
+    )
+    figures, targets = [mine, whole, server], [ratio("dump, against COPY", mine, server, 0.25)]
+    if other:
+        what = f"Debezium incremental snapshot, chunks of {debezium.CHUNK_ROWS}"
+        figures.append(Figure("dump", what, tuple(other), "rows/s"))
+        targets.append(ratio("dump, against Debezium", mine, figures[-1], 8.0))
+    return figures, targets

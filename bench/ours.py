@@ -1,0 +1,150 @@
+"""Our side: queries of one Spark session, and what Spark itself says of how long their batches took."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import dblog
+from bench.database import Database
+
+Progress = Mapping[str, Any]
+
+WARM_ROWS = 200_000
+"""Enough for Java to compile what every row passes through; Debezium's figures leave out its start as well."""
+
+
+@dataclass(frozen=True)
+class Drain:
+    """A query that ended by itself when it had delivered everything."""
+
+    rows: int
+    seconds: float
+    """From the start of its first trigger to the end of the last batch that had rows."""
+    total_seconds: float
+    """With the start of the query and its Python processes, and with the look that finds nothing more."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Seconds spent in each phase of all triggers (Spark's durationMs), and the number of batches."""
+
+    @property
+    def rate(self) -> float:
+        return self.rows / max(self.seconds, 1e-9)
+
+
+class Ours:
+    """A Spark session, and queries on it that leave nothing behind."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._folder = Path(tempfile.mkdtemp(prefix="dblog-bench-"))
+        self._names = (f"bench_{i}" for i in itertools.count())
+        self.spark: SparkSession = dblog.session(
+            "bench", spark__ui__enabled="false", spark__sql__streaming__numRecentProgressUpdates="100000"
+        )
+        self.spark.sparkContext.setLogLevel("OFF")  # a query that fails raises; one that is stopped logs stack traces
+        database.fill("warm", WARM_ROWS)
+        self.warm()
+
+    def close(self) -> None:
+        self.spark.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextmanager
+    def stream(self, **options: str) -> Iterator[Stream]:
+        """A stream with a slot, a spool and a checkpoint of its own, which go with it."""
+        name = next(self._names)
+        stream = Stream(self.spark, self._database.url, self._folder / name, {"slot": name, **options})
+        try:
+            yield stream
+        finally:
+            self._database.drop_slot(name)
+            self._database.run(f"drop publication if exists {name}")
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def warm(self) -> None:
+        """Deliver a small table, so that Java has compiled the path and Python's workers are there."""
+        with self.stream(table="public.warm") as stream:
+            stream.drain()
+
+
+class Stream:
+    """One stream of ours: it may be stopped and gone on with."""
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._checkpoint = str(folder / "checkpoint")
+        self._options = {"url": url, "spool": str(folder / "spool"), **options}
+
+    def _changes(self) -> DataFrame:
+        return self._spark.readStream.format("dblog").options(**self._options).load()
+
+    def drain(self) -> Drain:
+        """Deliver what there is into the void."""
+        begin = time.monotonic()
+        writer = self._changes().writeStream.format("noop").option("checkpointLocation", self._checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return _drain(query, time.monotonic() - begin)
+
+    @contextmanager
+    def following(self, sink: Callable[[DataFrame, int], None] | None = None) -> Iterator[StreamingQuery]:
+        """Run until the block ends: into `sink`, or into the void."""
+        writer = self._changes().writeStream.option("checkpointLocation", self._checkpoint)
+        query = (writer.foreachBatch(sink) if sink else writer.format("noop")).start()
+        try:
+            wait_for_batch(query)
+            yield query
+            if query.exception() is not None:
+                raise RuntimeError(str(query.exception()))
+        finally:
+            query.stop()
+
+
+def wait_for_batch(query: StreamingQuery, timeout: float = 60.0) -> None:
+    """Wait until the query has finished its first batch."""
+    deadline = time.monotonic() + timeout
+    while query.isActive and not query.recentProgress:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the query did not finish a batch")
+        time.sleep(0.02)
+
+
+def _drain(query: StreamingQuery, total: float) -> Drain:
+    batches = [p for p in query.recentProgress if "addBatch" in p["durationMs"]]
+    phases: dict[str, float] = {"batches": len(batches)}
+    for batch in batches:
+        for name, millis in batch["durationMs"].items():
+            phases[name] = phases.get(name, 0.0) + millis / 1000
+    rows = sum(p["numInputRows"] for p in batches)
+    full = [p for p in batches if p["numInputRows"]]
+    seconds = ended(full[-1]) - began(batches[0]) if full else 0.0
+    return Drain(rows, seconds, total, phases)
+
+
+def began(batch: Progress) -> float:
+    return datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp()
+
+
+def ended(batch: Progress) -> float:
+    return began(batch) + float(batch["durationMs"]["triggerExecution"]) / 1000
+
+
+def middle(drains: list[Drain]) -> Drain:
+    """The drain of median speed."""
+    return (
+        sorted(drains, key=lambda d: d.rate)[len(drains) // 2]
+        if len(drains) % 2
+        else min(drains, key=lambda d: abs(d.rate - median(x.rate for x in drains)))
+    )
