@@ -208,7 +208,9 @@ class Capture:
         """Read what there is. A segment is published at once when somebody waits and nothing more is coming, else
         when it has some size or age: few large files are better than many small ones."""
         waiting = self._waiting > 0
-        runs = stream.read((0.0 if waiting else 0.005) if self._open.dirty else 0.1, eager=self._awaited > 0)
+        publishable = self._open.dirty and self._open.end is not None
+        patience = 0.1 if not publishable else 0.0 if waiting else 0.005
+        runs = stream.read(patience, eager=self._awaited > 0)
         for run in runs:
             self._open.append(run)
             if run.token is not None or self._open.large:
