@@ -44,6 +44,17 @@ CHANGE_FIELDS: tuple[pa.Field, ...] = (
 )
 """Metadata of a change, before the table's columns. `_unchanged` is null when the log carried every column."""
 
+DELIVERED_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("_lsn", pa.int64()),
+    pa.field("_seq", pa.int32()),
+    pa.field("_txid", pa.int64()),
+    pa.field("_committed_at", UTC_MICROS),
+    pa.field("_dump", pa.string()),
+    pa.field("_schema", pa.string()),
+    pa.field("_unchanged", pa.list_(pa.string())),
+)
+"""Metadata that every delivered row ends with, whatever it looks like otherwise."""
+
 BEFORE = "_before"
 """The old row as a struct of the table's columns, after the table's columns; only when asked for."""
 

@@ -13,28 +13,14 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import CHANGE_FIELDS, OP_NAMES, UTC_MICROS, Op
+from dblog.core.event import CHANGE_FIELDS, DELIVERED_FIELDS, OP_NAMES, Op
 from dblog.core.schema import TableSchema
 from dblog.errors import SchemaChanged
 from dblog.spark.json import join_members, json_text
 
-ENVELOPE = pa.schema(
-    [
-        pa.field("schema", pa.string()),
-        pa.field("table", pa.string()),
-        pa.field("op", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("before", pa.string()),
-        pa.field("after", pa.string()),
-        pa.field("_lsn", pa.int64()),
-        pa.field("_seq", pa.int32()),
-        pa.field("_txid", pa.int64()),
-        pa.field("_committed_at", UTC_MICROS),
-        pa.field("_dump", pa.string()),
-        pa.field("_schema", pa.string()),
-        pa.field("_unchanged", pa.list_(pa.string())),
-    ]
-)
+_PARTS = ("schema", "table", "op", "key", "before", "after")
+
+ENVELOPE = pa.schema([*(pa.field(name, pa.string()) for name in _PARTS), *DELIVERED_FIELDS])
 """The columns of an envelope, as Spark's Arrow form of them in time zone UTC."""
 
 _LEAVES_A_ROW = pa.array([op in (Op.create, Op.update, Op.read) for op in Op])

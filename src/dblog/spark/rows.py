@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, OP_NAMES, UTC_MICROS, Op
+from dblog.core.event import BEFORE, DELIVERED_FIELDS, OP_NAMES, Op
 from dblog.core.schema import TableSchema
 from dblog.errors import SchemaChanged
 from dblog.sources.base import Source
@@ -25,16 +25,7 @@ from dblog.tasks import Stride
 LEAST_ROWS, MOST_ROWS, MOST_BYTES = 4_096, 32_768, 32 << 20
 """Spark spends 50 to 100 us per batch it is handed, whatever its size."""
 
-METADATA = (
-    pa.field("_op", pa.string()),
-    pa.field("_lsn", pa.int64()),
-    pa.field("_seq", pa.int32()),
-    pa.field("_txid", pa.int64()),
-    pa.field("_committed_at", UTC_MICROS),
-    pa.field("_dump", pa.string()),
-    pa.field("_schema", pa.string()),
-    pa.field("_unchanged", pa.list_(pa.string())),
-)
+METADATA = (pa.field("_op", pa.string()), *DELIVERED_FIELDS)
 RESERVED = frozenset(f.name for f in METADATA) | {BEFORE}
 
 
