@@ -54,16 +54,36 @@ class DBLogSource(DataSource):
         )
 
 
-@dataclass
-class Part(InputPartition):
-    """A task of a batch, and what its rows shall look like."""
+Work = Log | Emit | Select
 
-    task: Log | Emit | Select
+SMALL_LOG_ROWS = 10_000
+"""A log of at most this many rows does not get a Spark task of its own."""
+
+
+@dataclass
+class Lane(InputPartition):
+    """Work that one Spark task does, one after the other, and what its rows shall look like."""
+
+    work: tuple[Work, ...]
     shape: Shape
 
-    def __init__(self, task: Log | Emit | Select, shape: Shape) -> None:
-        self.task = task
+    def __init__(self, work: tuple[Work, ...], shape: Shape) -> None:
+        self.work = work
         self.shape = shape
+
+
+def lanes(work: Sequence[Work], count: int) -> list[tuple[Work, ...]]:
+    """The work of a batch in at most `count` lanes, and one for a large log. Spark spends some 25 ms on every task, so
+    a chunk is emitted and the next one selected in the same; the log comes first."""
+    result: list[list[Work]] = [[] for _ in range(count)]
+    for kind in (Emit, Select):
+        for number, item in enumerate(w for w in work if isinstance(w, kind)):
+            result[number % count].append(item)
+    for log in (w for w in work if isinstance(w, Log)):
+        if sum(f.rows for f in log.window.files) > SMALL_LOG_ROWS:
+            result.insert(0, [])
+        result[0].insert(0, log)
+    return [tuple(lane) for lane in result if lane]
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -100,7 +120,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         engine, shape = self._started()
-        return [Part(task, shape) for task in engine.batch(Offset.from_json(start), Offset.from_json(end))]
+        work = engine.batch(Offset.from_json(start), Offset.from_json(end))
+        return [Lane(lane, shape) for lane in lanes(work, self._options.settings.parallelism)]
 
     def commit(self, end: dict[str, Any]) -> None:
         engine, _ = self._started()
@@ -131,15 +152,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the executors -------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, Lane)
         _settle()
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        for batch in regrouped(self._rows(partition)):
+        for batch in regrouped(rows for work in partition.work for rows in self._rows(work, partition.shape)):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
 
-    def _rows(self, part: Part) -> Iterator[pa.RecordBatch]:
-        spool, shape = Spool(self._options.spool), part.shape
-        match part.task:
+    def _rows(self, work: Work, shape: Shape) -> Iterator[pa.RecordBatch]:
+        spool = Spool(self._options.spool)
+        match work:
             case Log() as log:
                 yield from in_order(log_changes(spool, log), shape)
             case Emit(chunk=chunk) as emit:
@@ -153,9 +174,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _shape(options: Options) -> Shape:
+    found = options.source.tables()
+    for name, schema in found.items():
+        if taken := RESERVED & set(schema.names):
+            raise ConfigError(
+                f"table {name} has columns named {sorted(taken)}, which dblog uses for itself",
+                hint="leave them out with the option columns, or the table with a pattern like !public.odd in tables",
+            )
     if options.table is None:
         return Enveloped()
-    found = options.source.tables()
     if options.table not in found:
         raise PreconditionFailed(
             f"table {options.table} does not exist in {options.address}", hint="check the option table and the database"
@@ -166,12 +193,6 @@ def _shape(options: Options) -> Shape:
         raise ConfigError(
             f"option 'columns' names {sorted(unknown)}, which table {options.table} does not have",
             hint="its columns are " + ", ".join(schema.names),
-        )
-    taken = RESERVED & set(schema.names)
-    if taken:
-        raise ConfigError(
-            f"table {options.table} has columns named {sorted(taken)}, which dblog uses for itself",
-            hint="leave them out with the option columns",
         )
     return Typed(schema, options.settings.before)
 
