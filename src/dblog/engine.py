@@ -10,7 +10,7 @@ import contextlib
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -84,12 +84,16 @@ class Engine:
         source: Source,
         spool: Spool,
         settings: Settings,
-        check: Callable[[Collection[LogFile]], None] = lambda files: None,
+        check: Callable[[Collection[str]], None] = lambda versions: None,
+        version: str | None = None,
     ) -> None:
+        """`check` raises when the stream cannot deliver rows of these schema versions; with `version`, the rows of a
+        dump must be of that one, because a column they lack would be lost for good."""
         self._source = source
         self._spool = spool
         self._settings = settings
         self._check = check
+        self._version = version
         self._capture: Capture | None = None
         self._tables: tuple[TableName, ...] = ()
         self._moved = self._looked = time.monotonic()
@@ -123,9 +127,10 @@ class Engine:
             capture.wait_position(end.position)
             segments = capture.between(start.position, end.position)
             window = Window(start.position, end.position, tuple(s.files for s in segments if s.files))
-            self._check(list(window.files))
+            self._check({f.version for f in window.files})
             # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
-            present = tuple(c for c in end.emit if _stamp(self._spool.staged(c.id)) == c.stamp)
+            staged = self._staged(end.emit)
+            present = tuple(c for c in end.emit if c.id in staged and staged[c.id].stamp == c.stamp)
             if window.segments:
                 work.append(Log(window, present))
             work += [Emit(window, c) for c in present]
@@ -218,7 +223,11 @@ class Engine:
         for chunk in start.read:
             with contextlib.suppress(TableLocked):  # then the chunk is not there, and is read again later
                 stage(self._source, self._spool, chunk)
-        staged = self._staged(start)
+        for chunk in start.read:
+            found = self._spool.staged(chunk.id)
+            if found is not None:
+                self._check({found.version})
+        staged = self._staged((*start.emit, *start.read))
         # 2.
         token = uuid.uuid4().hex
         bound = self._source.write_watermark(token)
@@ -227,7 +236,7 @@ class Engine:
         # 4.
         segments = capture.between(start.position, position)
         files = [f for s in segments for f in s.files]
-        self._check(files)
+        self._check({f.version for f in files})
         suspects = self._suspects(start, segments)
         mark = Mark(position, token, suspects, _holes(segments))
         staged = _same_schema(start, staged, files)
@@ -254,10 +263,10 @@ class Engine:
         else:
             return start
         files = [f for s in segments for f in s.files]
-        self._check(files)
+        self._check({f.version for f in files})
         mark = Mark(position, None, self._suspects(start, segments), _holes(segments))
         pace = self._pace(files)
-        end = plan(start, mark, staged=self._staged(start), wanted=(), pace=pace, boundaries=self._source)
+        end = plan(start, mark, staged=self._staged(start.emit), wanted=(), pace=pace, boundaries=self._source)
         if not self._settings.dump:
             end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self._tables))))
         self._count(end, files)
@@ -275,10 +284,14 @@ class Engine:
     def _invisible(self, suspects: Sequence[int]) -> tuple[int, ...]:
         return self._retrying(lambda: self._source.invisible(np.array(suspects, np.int64)))
 
-    def _staged(self, start: Offset) -> Mapping[str, Staged]:
-        """What the spool holds for the chunks of the offset."""
-        found = {c.id: self._spool.staged(c.id) for c in (*start.emit, *start.read)}
-        return {chunk_id: staged for chunk_id, staged in found.items() if staged is not None}
+    def _staged(self, chunks: Iterable[Chunk]) -> Mapping[str, Staged]:
+        """What the spool holds for the chunks, of the schema that the stream has."""
+        found = {c.id: self._spool.staged(c.id) for c in chunks}
+        return {
+            chunk_id: staged
+            for chunk_id, staged in found.items()
+            if staged is not None and self._version in (None, staged.version)
+        }
 
     def _pace(self, files: Sequence[LogFile]) -> Pace:
         """Short rounds while the log has something to deliver, long ones while it has not."""
@@ -307,10 +320,6 @@ class Engine:
                     raise
             time.sleep(delay)
             delay = min(delay * 2, 10.0)
-
-
-def _stamp(staged: Staged | None) -> str | None:
-    return None if staged is None else staged.stamp
 
 
 def _same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:

@@ -19,7 +19,6 @@ from dblog.core.schema import TableSchema
 from dblog.errors import SchemaChanged
 from dblog.sources.base import Source
 from dblog.spark.envelope import ENVELOPE, envelope
-from dblog.spool import LogFile
 from dblog.tasks import Stride
 
 LEAST_ROWS, MOST_ROWS, MOST_BYTES = 4_096, 32_768, 32 << 20
@@ -100,16 +99,16 @@ class Typed:
             columns.append(column)
         return columns, missing
 
-    def check(self, files: Collection[LogFile], source: Source, accepted: set[str]) -> None:
-        """Raise SchemaChanged when the log shows another schema than ours and ours is no longer the table's.
+    def check(self, versions: Collection[str], source: Source, accepted: set[str]) -> None:
+        """Raise SchemaChanged when there is another schema than ours and ours is no longer the table's.
 
-        If ours still is, what the log shows is history, and fits. `accepted` remembers versions found to be history.
+        If ours still is, the other one is history, and fits. `accepted` remembers versions found to be history.
         """
-        if {f.version for f in files} <= accepted | {self.table.version}:
+        if set(versions) <= accepted | {self.table.version}:
             return
         now = source.tables().get(self.table.table)
         if now is not None and now.version == self.table.version:
-            accepted |= {f.version for f in files}
+            accepted |= set(versions)
             return
         what = ["the table is gone"] if now is None else self.table.differences(now)
         raise SchemaChanged(

@@ -7,7 +7,7 @@ anywhere. So the reader holds nothing but options; the engine lives only in the 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -142,11 +142,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             accepted: set[str] = set()
 
-            def check(files: Any) -> None:
+            def check(versions: Collection[str]) -> None:
                 if isinstance(shape, Typed):
-                    shape.check(files, source, accepted)
+                    shape.check(versions, source, accepted)
 
-            self._running = Engine(source, Spool(options.spool), options.settings, check), shape
+            version = shape.table.version if isinstance(shape, Typed) else None
+            self._running = Engine(source, Spool(options.spool), options.settings, check, version), shape
         return self._running
 
     # -- the executors -------------------------------------------------------------------------------------

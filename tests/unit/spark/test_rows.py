@@ -11,7 +11,6 @@ from dblog.core.event import Op, change_schema
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SchemaChanged
 from dblog.spark.rows import LEAST_ROWS, MOST_ROWS, Enveloped, Typed, in_order, regrouped
-from dblog.spool import LogFile
 
 NAME = TableName("public", "t")
 ID, NOTE, SUM = (
@@ -82,31 +81,27 @@ class _Catalog:
         return self._tables
 
 
-def log_file(schema: TableSchema) -> LogFile:
-    return LogFile("", schema.table, schema.version, 1, 0)
-
-
 def test_newer_log_stops_a_typed_stream_and_says_what_changed() -> None:
     new = TableSchema(NAME, (ID, Column("note", "text", pa.string()), Column("extra", "date", pa.date32())), ("id",))
     with pytest.raises(SchemaChanged, match=r"'sum' was dropped; column 'extra' \(date\) was added") as caught:
-        Typed(NOW, before=False).check([log_file(new)], _Catalog(new), set())  # type: ignore[arg-type]
+        Typed(NOW, before=False).check({new.version}, _Catalog(new), set())  # type: ignore[arg-type]
     assert "restart the query" in (caught.value.hint or "")
 
 
 def test_older_log_is_accepted_while_the_table_is_what_the_stream_has() -> None:
     old, catalog, accepted = TableSchema(NAME, (ID,), ("id",)), _Catalog(NOW), set[str]()
     typed = Typed(NOW, before=False)
-    typed.check([log_file(NOW)], catalog, accepted)  # type: ignore[arg-type]
+    typed.check({NOW.version}, catalog, accepted)  # type: ignore[arg-type]
     assert catalog.asked == 0, "the usual case asks nobody"
-    typed.check([log_file(old)], catalog, accepted)  # type: ignore[arg-type]
-    typed.check([log_file(old)], catalog, accepted)  # type: ignore[arg-type]
+    typed.check({old.version}, catalog, accepted)  # type: ignore[arg-type]
+    typed.check({old.version}, catalog, accepted)  # type: ignore[arg-type]
     assert catalog.asked == 1
 
 
 def test_a_dropped_table_stops_a_typed_stream() -> None:
     old = TableSchema(NAME, (ID,), ("id",))
     with pytest.raises(SchemaChanged, match="the table is gone"):
-        Typed(NOW, before=False).check([log_file(old)], _Catalog(), set())  # type: ignore[arg-type]
+        Typed(NOW, before=False).check({old.version}, _Catalog(), set())  # type: ignore[arg-type]
 
 
 def test_events_of_several_tables_come_in_commit_order() -> None:
