@@ -15,8 +15,8 @@ from dblog.core.schema import TableName
 from dblog.engine import Limit, Settings
 from dblog.errors import ConfigError
 from dblog.sources.postgres.connect import Address, parse
+from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.source import Postgres
-from dblog.sources.postgres.types import TypeOptions
 
 
 @dataclass(frozen=True)

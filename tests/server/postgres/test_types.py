@@ -23,8 +23,8 @@ from dblog.errors import DecodeError, PreconditionFailed
 from dblog.sources.postgres.catalog import read_tables, relation_schema
 from dblog.sources.postgres.connect import SESSION
 from dblog.sources.postgres.copy import decode_rows, quoted, select_list
+from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
-from dblog.sources.postgres.types import TypeOptions
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server
@@ -415,7 +415,7 @@ COLUMNS: dict[str, tuple[str, str, st.SearchStrategy[Any]]] = {
     "i4": ("integer", "%s", integers(32)),
     "i8": ("bigint", "%s", integers(64)),
     "f4": ("real", "%s::float8::real", st.floats(width=32)),
-    "f8": ("float8", "%s", st.floats()),
+    "f8": ("float8", "%s::float8", st.floats()),
     "d9": ("numeric(9,2)", "%s::numeric / 100", integers(29)),
     "d18": ("numeric(18,18)", "%s::numeric / 10::numeric ^ 18", st.integers(-(10**18) + 1, 10**18 - 1)),
     "d38": ("numeric(38,0)", "%s::numeric", st.integers(-(10**38) + 1, 10**38 - 1)),

@@ -11,7 +11,8 @@ import pytest
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources.postgres.copy import decode_rows, quoted, select_list
-from dblog.sources.postgres.types import PgType, TypeOptions, pg_column
+from dblog.sources.postgres.kinds import PgType, TypeOptions
+from dblog.sources.postgres.types import pg_column
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"

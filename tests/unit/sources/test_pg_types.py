@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from dblog.core.schema import TableName, TableSchema
-from dblog.sources.postgres.types import PgColumn, PgType, TypeOptions, pg_column
+from dblog.sources.postgres.kinds import PgColumn, PgType, TypeOptions
+from dblog.sources.postgres.types import pg_column
 
 NUMERIC = 1700
 

@@ -17,8 +17,9 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources.base import Run
 from dblog.sources.postgres import tuples
+from dblog.sources.postgres.kinds import PgColumn, PgType, TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation, RelationColumn
-from dblog.sources.postgres.types import PgColumn, PgType, TypeOptions, pg_column
+from dblog.sources.postgres.types import pg_column
 
 WATERMARK = TableName("dblog", "watermark")
 INT4, TEXT, NUMERIC = 23, 25, 1700

@@ -15,7 +15,8 @@ import pyarrow as pa
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources.columns import LIMIT, Cells, Ints, Raw
-from dblog.sources.postgres.types import PgColumn, codec, decode
+from dblog.sources.postgres.kinds import PgColumn
+from dblog.sources.postgres.types import codec, decode
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _TRAILER = b"\xff\xff"

@@ -23,8 +23,8 @@ from dblog.sources import columns
 from dblog.sources.base import Run
 from dblog.sources.columns import Ints, Raw
 from dblog.sources.postgres.catalog import Relation, RelationColumn
+from dblog.sources.postgres.kinds import EPOCH_MICROS
 from dblog.sources.postgres.tuples import DELETE, INSERT, NEW, TEXT, TRUNCATE, UPDATE, Feed, Layout, table_batch
-from dblog.sources.postgres.types import EPOCH_MICROS
 
 __all__ = ["Decoder", "Relation", "RelationColumn"]
 

@@ -20,10 +20,10 @@ from dblog.sources.base import Origin
 from dblog.sources.postgres import chunks, preflight
 from dblog.sources.postgres.catalog import read_tables, relation_schema
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
+from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import WATERMARK, Setup
 from dblog.sources.postgres.stream import PostgresLog
-from dblog.sources.postgres.types import TypeOptions
 
 _T = TypeVar("_T")
 

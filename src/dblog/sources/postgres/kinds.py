@@ -1,0 +1,74 @@
+"""A column's type as the catalog has it, and as the kernels that read its values need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dblog.core.schema import Column
+from dblog.errors import DecodeError
+from dblog.sources.columns import Cells
+
+EPOCH_DAYS = 10957
+EPOCH_MICROS = EPOCH_DAYS * 86_400_000_000
+"""PostgreSQL counts from 2000-01-01, Arrow from 1970-01-01."""
+
+
+@dataclass(frozen=True)
+class TypeOptions:
+    """How the two families of types that do not always fit Arrow are delivered."""
+
+    decimals: Literal["decimal", "string"] = "decimal"
+    arrays: Literal["array", "string"] = "array"
+
+
+@dataclass(frozen=True)
+class PgType:
+    """What the catalog says of a column's type, domains followed down to their base."""
+
+    oid: int
+    typmod: int = -1
+    output: str | None = None
+    """The output function, quoted and qualified, when the type has a cast to text of its own that may differ from it:
+    `inet` adds a netmask, `xml` keeps its declaration."""
+    element: PgType | None = None
+    delimiter: str = ","
+
+
+@dataclass(frozen=True)
+class PgColumn(Column):
+    """A column and how its values are read."""
+
+    oid: int
+    codec: str
+    """A key of CODECS; with `[]` behind it for an array of that."""
+    output: str | None = None
+    delimiter: str = ","
+
+
+Kernel = Callable[[Cells, PgColumn], pa.Array]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One type: how its text is read and, for the types that a dump reads in binary, how that is."""
+
+    name: str
+    from_text: Kernel
+    from_binary: Kernel | None = None
+
+
+def wrong_value(column: PgColumn, value: str, hint: str | None = None) -> DecodeError:
+    shown = value if len(value) <= 100 else value[:100] + "…"
+    return DecodeError(
+        f"column {column.name!r} ({column.type}) holds {shown!r}, which {column.arrow} cannot", hint=hint
+    )
+
+
+def refuse(cells: Cells, column: PgColumn, wrong: Any, hint: str | None = None) -> None:
+    if wrong.any():
+        raise wrong_value(column, cells.text(int(np.argmax(wrong))), hint)
