@@ -6,7 +6,7 @@ the column's own collation, ever compares two of them. Row-value comparisons on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 from psycopg2 import sql
@@ -24,35 +24,28 @@ BATCH_BYTES = 2 << 20
 def last_key(connection: Connection, schema: TableSchema) -> Key | None:
     """The greatest key of the table."""
     backwards = sql.SQL(", ").join(sql.SQL("{} desc").format(_column(k)) for k in schema.key)
-    query = sql.SQL("select {} from {} order by {} limit 1").format(
-        _texts(schema), _from(connection, schema.table), backwards
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        found = cursor.fetchone()
-    return None if found is None else tuple(found)
+    return _one_key(connection, schema, sql.SQL("order by {} limit 1").format(backwards))
 
 
 def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]:
     """Every `rows`-th key of the extent, at most `count`; ends with the extent's upper bound if that is near."""
     assert extent.upto is not None
-    query = sql.SQL(
-        "select {texts} from (select {key}, row_number() over () as {n} from "
-        "(select {key} from {table} where {within} order by {key} limit {limit}) t) t "
-        "where {n} % {rows} = 0 order by {n}"
-    ).format(
-        texts=_texts(schema),
-        key=_key(schema),
-        n=sql.Identifier(_unused("n", schema.key)),
-        table=_from(connection, schema.table),
-        within=_within(schema, extent),
-        limit=sql.Literal(rows * count),
-        rows=sql.Literal(rows),
-    )
+    found: list[Key] = []
+    while len(found) < count and extent.upto not in found:
+        rest = Extent(found[-1] if found else extent.after, extent.upto)
+        skip = sql.SQL("where {} order by {} offset {} limit 1").format(
+            _within(schema, rest), _key(schema), sql.Literal(rows - 1)
+        )
+        found.append(_one_key(connection, schema, skip) or extent.upto)
+    return found
+
+
+def _one_key(connection: Connection, schema: TableSchema, clauses: sql.Composed) -> Key | None:
+    query = sql.SQL("select {} from {} {}").format(_texts(schema), _from(connection, schema.table), clauses)
     with connection.cursor() as cursor:
         cursor.execute(query)
-        found = [tuple(row) for row in cursor.fetchall()]
-    return found if len(found) == count else [k for k in found if k != extent.upto] + [extent.upto]
+        found = cursor.fetchone()
+    return None if found is None else tuple(found)
 
 
 def touch(connection: Connection, table: TableName) -> sql.Composed:
@@ -146,9 +139,3 @@ def _from(connection: Connection, table: TableName) -> sql.Composed:
     if found is None:
         raise SchemaChanged(f"table {table} does not exist", hint="it was dropped or renamed: restart the query")
     return sql.SQL("{} t" if found[0] else "only {} t").format(name)
-
-
-def _unused(name: str, taken: Sequence[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
