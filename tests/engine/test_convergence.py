@@ -1,0 +1,57 @@
+"""Concurrent writers on a small hot table, many small chunks: the place where a stale read would show."""
+
+from __future__ import annotations
+
+import pytest
+
+from dblog.tasks import Emit, Log, Select
+from tests.conftest import Database
+from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.writers import create_hot, writers
+from tests.history import History
+
+pytestmark = pytest.mark.server
+ROWS = 200
+
+
+@pytest.fixture
+def hot(database: Database) -> Database:
+    create_hot(database, ROWS)
+    return database
+
+
+def check(history: History, database: Database) -> None:
+    history.check_order()
+    history.check_versions(database.execute("select id, version from audit.seen where name = 't'"))
+    history.check_state(rows_of(database))
+
+
+@pytest.mark.parametrize("clients", [1, 8])
+def test_a_dump_under_concurrent_writers_converges_without_going_back(
+    hot: Database, query: MakeQuery, clients: int
+) -> None:
+    stream = query(chunkRows=4, parallelism=4)
+    with writers(hot, clients, ROWS):
+        stream.dump()
+        for _ in range(10):
+            stream.step()
+    stream.catch_up()
+    check(stream.history, hot)
+    assert all(stream.history.count(op) for op in ("read", "create", "update", "delete"))
+
+
+def test_every_batch_may_be_run_again_in_a_new_life(hot: Database, query: MakeQuery) -> None:
+    """The process is lost at another place each time: after planning, after the tasks, after the batch."""
+    stream = query(chunkRows=20, parallelism=2)
+    with writers(hot, 4, ROWS, rate=300):
+        for turn in range(12):
+            if not stream.plan():
+                continue
+            if turn % 3 == 1:
+                stream.history.deliver(stream.done, stream.rows(stream.work(), Log, Emit, Select))
+            if turn % 3 == 2:
+                stream.finish()
+            stream.restart()
+        stream.dump()
+    stream.catch_up()
+    check(stream.history, hot)
