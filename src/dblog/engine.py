@@ -37,8 +37,11 @@ FAR_BEHIND_BYTES = 64 << 20
 LOCKED_SECONDS = 5.0
 """How long no round is tried after a table was found locked."""
 
-BUSY_SECONDS, QUIET_SECONDS = 0.02, 0.5
+BUSY_SECONDS, QUIET_SECONDS = 0.015, 0.5
 """How long a chunk's select should take while the log has changes to deliver, and while it has none."""
+
+QUIET_AFTER_SECONDS = 5.0
+"""The log is quiet when it has had nothing of ours for this long."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Engine:
         self._tables: tuple[TableName, ...] = ()
         self._moved = self._looked = time.monotonic()
         self._locked_until = 0.0
+        self._busy_until = 0.0
         self._target: int | None = None
         self._emitted: tuple[Chunk, ...] = ()
         self.counts = Counts()
@@ -295,7 +299,10 @@ class Engine:
 
     def _pace(self, files: Sequence[LogFile]) -> Pace:
         """Short rounds while the log has something to deliver, long ones while it has not."""
-        seconds = BUSY_SECONDS if files else QUIET_SECONDS
+        now = time.monotonic()
+        if files:
+            self._busy_until = now + QUIET_AFTER_SECONDS
+        seconds = BUSY_SECONDS if now < self._busy_until else QUIET_SECONDS
         return Pace(self._settings.parallelism, self._settings.chunk_rows, seconds)
 
     def _count(self, end: Offset, files: Sequence[LogFile]) -> None:

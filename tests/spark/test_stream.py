@@ -199,8 +199,6 @@ def test_no_secret_is_written_anywhere(table: Database, tmp_path: Path) -> None:
 
 
 def test_a_spark_connect_client_streams_too(table: Database, tmp_path: Path) -> None:
-    for name in ("grpc", "grpc_status", "pandas"):
-        pytest.importorskip(name, reason="Spark Connect needs pyspark[connect]")
     options = {"url": table.url, "table": "public.t", "chunkRows": 100}
     with running(tmp_path, options, available_now=True, remote="local[2]", parquet=str(tmp_path / "target")) as app:
         app.wait()
