@@ -302,6 +302,14 @@ def test_a_table_that_left_the_publication_is_not_followed_in_silence(table: Dat
         stream.catch_up()
 
 
+def test_a_table_that_leaves_the_publication_in_mid_stream_is_noticed(table: Database, query: MakeQuery) -> None:
+    stream = query(heartbeatSeconds=1)
+    stream.catch_up()
+    table.execute(f"alter publication {slot_of(stream)} drop table t")
+    with pytest.raises(PositionLost, match="left publication"):
+        stream.until(lambda: False, seconds=10)
+
+
 # -- watermarks ----------------------------------------------------------------------------------------------
 
 
