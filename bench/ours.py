@@ -99,9 +99,13 @@ class Stream:
         return _drain(query, time.monotonic() - begin)
 
     @contextmanager
-    def following(self, sink: Callable[[DataFrame, int], None] | None = None) -> Iterator[StreamingQuery]:
-        """Run until the block ends: into `sink`, or into the void."""
+    def following(
+        self, sink: Callable[[DataFrame, int], None] | None = None, *, every: str | None = None
+    ) -> Iterator[StreamingQuery]:
+        """Run until the block ends: into `sink`, or into the void; a batch at a time, or one `every` so often."""
         writer = self._changes().writeStream.option("checkpointLocation", self._checkpoint)
+        if every is not None:
+            writer = writer.trigger(processingTime=every)
         query = (writer.foreachBatch(sink) if sink else writer.format("noop")).start()
         try:
             wait_for_batch(query)

@@ -23,6 +23,7 @@ def measure(
     database.run("checkpoint")
     alone: list[float] = []
     following: list[float] = []
+    calmly: list[float] = []
     dumping: list[float] = []
     dumped: list[int] = []
     _write(database, program, 2)
@@ -30,17 +31,21 @@ def measure(
         alone.append(_write(database, program, seconds))
         with ours.stream(tables=FOLLOWED, dump="never") as stream, stream.following():
             following.append(_write(database, program, seconds))
+        with ours.stream(tables=FOLLOWED, dump="never") as stream, stream.following(every="1 second"):
+            calmly.append(_write(database, program, seconds))
         with ours.stream(tables=f"{FOLLOWED}, public.big") as stream, stream.following() as query:
             dumping.append(_write(database, program, seconds))
             dumped.append(sum(p["numInputRows"] for p in query.recentProgress))
     figures = [
         Figure("writers", f"pgbench -c {CLIENTS} alone", tuple(alone), "tps"),
         Figure("writers", "with dblog following", tuple(following), "tps"),
+        Figure("writers", "with dblog following, a batch every second", tuple(calmly), "tps"),
         Figure("writers", "with dblog following and dumping", tuple(dumping), "tps", f"{min(dumped):,} rows delivered"),
     ]
     targets = [
         ratio("writers' throughput with dblog following", figures[1], figures[0], None),
-        ratio("writers' throughput with dblog dumping as well", figures[2], figures[0], None),
+        ratio("the same with a batch every second", figures[2], figures[0], None),
+        ratio("writers' throughput with dblog dumping as well", figures[3], figures[0], None),
     ]
     return figures, targets
 

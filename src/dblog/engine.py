@@ -37,7 +37,7 @@ FAR_BEHIND_BYTES = 64 << 20
 LOCKED_SECONDS = 5.0
 """How long no round is tried after a table was found locked."""
 
-BUSY_SECONDS, QUIET_SECONDS = 0.015, 0.5
+BUSY_SECONDS, QUIET_SECONDS = 0.015, 0.75
 """How long a chunk's select should take while the log has changes to deliver, and while it has none."""
 
 QUIET_AFTER_SECONDS = 5.0
