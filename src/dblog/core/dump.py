@@ -64,7 +64,7 @@ class Pace:
             return rows
         slowest = max(s.seconds / s.rows for s in full)
         fitting = int(self.seconds / slowest) if slowest > 0 else self.MOST_ROWS
-        return max(self.LEAST_ROWS, min(fitting, rows * 8, self.MOST_ROWS))
+        return max(self.LEAST_ROWS, min(fitting, rows * 16, self.MOST_ROWS))
 
 
 class Boundaries(Protocol):

@@ -48,9 +48,9 @@ def test_the_slowest_chunk_of_a_round_decides() -> None:
     assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.1), Staged("s", 10_000, 1.0)]) == 5_000
 
 
-def test_fast_chunks_grow_at_most_eightfold_at_a_time() -> None:
-    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.001)]) == 80_000
-    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.0)]) == 80_000
+def test_fast_chunks_grow_at_most_sixteenfold_at_a_time() -> None:
+    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.001)]) == 160_000
+    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.0)]) == 160_000
 
 
 def test_chunks_stay_within_bounds() -> None:
