@@ -191,7 +191,7 @@ def test_a_limit_cuts_the_log_into_batches_of_about_its_size(table: Database, qu
     begin = stream.done
     for n in range(4):
         table.execute("update t set n = %s where id <= 10", (n,))
-        time.sleep(0.3)  # a batch is not cut finer than capture has cut the log
+        time.sleep(0.6)  # a batch is not cut finer than capture has cut the log
     stream.catch_up()
     sizes = [len(stream.history.batches[i]) for i in range(begin, stream.done)]
     assert sizes == [10] * 4

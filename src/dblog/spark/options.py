@@ -40,7 +40,12 @@ OPTIONS = (
     Option("spool", "a folder or file system URI", "where captured log and chunks wait", "a temporary folder"),
     Option("chunkRows", "auto or a number", "rows per chunk of a dump; auto adapts them to the select's time", "auto"),
     Option("parallelism", "a number", "chunks that are selected at the same time", "the driver's cores, at most 8"),
-    Option("maxRowsPerTrigger", "a number", "rows of log per batch, roughly; windows are never cut", "no limit"),
+    Option(
+        "maxRowsPerTrigger",
+        "a number",
+        "rows of log per batch, in steps of what was captured together (up to 50,000)",
+        "no limit",
+    ),
     Option("maxBytesPerTrigger", "a size like 64m", "bytes of log per batch, roughly", "128m"),
     Option("readAheadBytes", "a size like 256m", "how far capture may run ahead of Spark", "256m"),
     Option("before", "true or false", "also deliver the old row where the log has it", "false"),
