@@ -191,7 +191,10 @@ def test_a_limit_cuts_the_log_into_batches_of_about_its_size(table: Database, qu
     begin = stream.done
     for n in range(4):
         table.execute("update t set n = %s where id <= 10", (n,))
-        time.sleep(0.6)  # a batch is not cut finer than capture has cut the log
+        # a batch is not cut finer than capture has cut the log
+        end, deadline = stream.engine._source.latest(), time.monotonic() + 15
+        while stream.engine.report()["captured"] < end and time.monotonic() < deadline:
+            time.sleep(0.02)
     stream.catch_up()
     sizes = [len(stream.history.batches[i]) for i in range(begin, stream.done)]
     assert sizes == [10] * 4
