@@ -226,11 +226,7 @@ class Engine:
         # 1.
         for chunk in start.read:
             with contextlib.suppress(TableLocked):  # then the chunk is not there, and is read again later
-                stage(self._source, self._spool, chunk)
-        for chunk in start.read:
-            found = self._spool.staged(chunk.id)
-            if found is not None:
-                self._check({found.version})
+                self._check({stage(self._source, self._spool, chunk).version})
         staged = self._staged((*start.emit, *start.read))
         # 2.
         token = uuid.uuid4().hex
