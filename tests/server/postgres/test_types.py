@@ -21,8 +21,8 @@ from dblog.core.event import UTC_MICROS, Op
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError, PreconditionFailed
 from dblog.sources.postgres.catalog import read_tables, relation_schema
-from dblog.sources.postgres.connect import SESSION
-from dblog.sources.postgres.copy import decode_rows, quoted, select_list
+from dblog.sources.postgres.connect import SESSION, identifier
+from dblog.sources.postgres.copy import decode_rows, select_list
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from tests.conftest import Database
@@ -73,8 +73,8 @@ class Source:
     def dump(self, table: str) -> pa.RecordBatch:
         schema = self.schema(table)
         rows = Rows()
-        order = ", ".join(map(quoted, schema.key))
-        query = f"select {', '.join(select_list(schema))} from public.{quoted(table)} order by {order}"
+        order = ", ".join(map(identifier, schema.key))
+        query = f"select {', '.join(select_list(schema))} from public.{identifier(table)} order by {order}"
         with self.connection.cursor() as cursor:
             cursor.copy_expert(f"copy ({query}) to stdout (format binary)", rows)
         return decode_rows(rows, schema)
@@ -544,7 +544,7 @@ TABLES = {
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_catalog_and_the_log_describe_a_table_alike(source: Source, table: str) -> None:
-    name = quoted(table)
+    name = identifier(table)
     source.execute(f"create table public.{name} {TABLES[table]}")
     if table == "dropped":
         source.execute("alter table public.dropped drop column gone, add column late numeric(4,1)")

@@ -10,7 +10,8 @@ import pytest
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
-from dblog.sources.postgres.copy import decode_rows, quoted, select_list
+from dblog.sources.postgres.connect import identifier
+from dblog.sources.postgres.copy import decode_rows, select_list
 from dblog.sources.postgres.kinds import PgType, TypeOptions
 from dblog.sources.postgres.types import pg_column
 
@@ -92,4 +93,4 @@ def test_columns_are_selected_natively_as_text_or_by_their_output_function() -> 
         'pg_catalog.textin(pg_catalog.inet_out("c2"))',
         '"c3"',
     ]
-    assert quoted('a"b') == '"a""b"'
+    assert identifier('a"b') == '"a""b"'

@@ -15,16 +15,12 @@ import pyarrow as pa
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources.columns import LIMIT, Cells, Ints, Raw
+from dblog.sources.postgres.connect import identifier
 from dblog.sources.postgres.kinds import PgColumn
 from dblog.sources.postgres.types import codec, decode
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _TRAILER = b"\xff\xff"
-
-
-def quoted(name: str) -> str:
-    """An SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def select_list(schema: TableSchema) -> list[str]:
@@ -33,7 +29,7 @@ def select_list(schema: TableSchema) -> list[str]:
 
 
 def _expression(column: PgColumn) -> str:
-    name = quoted(column.name)
+    name = identifier(column.name)
     if codec(column).from_binary is not None:
         return name
     if column.output is not None:
