@@ -12,10 +12,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +23,7 @@ from dblog.core.event import Op
 from dblog.core.offset import Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
-from dblog.sources.base import LogStream, Run, Source
+from dblog.sources.base import Commits, LogStream, Run, Source, joined
 from dblog.spool import LogFile, LogWriter, Spool
 
 SEGMENT_ROWS = 50_000
@@ -44,15 +43,34 @@ class Segment:
     start: int
     end: int
     files: tuple[LogFile, ...]
-    xids: npt.NDArray[np.int64]
+    commits: Commits
     holes: Mapping[TableName, Sequence[Key] | None]
     """Rows that moved to a new key and whose log entry lacks a column: nobody downstream can know its value. None
     when they are too many to name, or of a key that has no plain text."""
     nbytes: int
 
-    @property
-    def rows(self) -> int:
-        return sum(f.rows for f in self.files)
+    def upto(self, position: int) -> tuple[int, int]:
+        """Rows and bytes of the segment's transactions that end up to a position."""
+        ended = self._ended(position)
+        return (int(self.commits.rows[ended - 1]), int(self.commits.nbytes[ended - 1])) if ended else (0, 0)
+
+    def cut(self, start: int, rows: float, nbytes: float) -> int:
+        """The last commit up to which the log after `start` has at most so many rows and bytes; `start` if none."""
+        rows_before, bytes_before = self.upto(start)
+        fitting = min(
+            int(np.searchsorted(self.commits.rows, rows_before + rows, "right")),
+            int(np.searchsorted(self.commits.nbytes, bytes_before + nbytes, "right")),
+        )
+        if self.holes and fitting < len(self.commits):  # they are repaired after the whole of it
+            return start
+        return int(self.commits.positions[fitting - 1]) if fitting else start
+
+    def first(self, start: int) -> int:
+        """The first place after `start` where a batch may end."""
+        return self.end if self.holes else int(self.commits.positions[self._ended(start)])
+
+    def _ended(self, position: int) -> int:
+        return int(np.searchsorted(self.commits.positions, position, "right"))
 
 
 class Capture:
@@ -249,7 +267,7 @@ class Capture:
             return
         segment = self._open.close()
         with self._changed:
-            if segment.files or len(segment.xids):
+            if segment.files or len(segment.commits):
                 self._segments.append(segment)
             self._position = segment.end
             if token is not None:
@@ -271,7 +289,7 @@ class _OpenSegment:
         self._capture = capture
         self._start = start
         self._writers: dict[tuple[TableName, str], LogWriter] = {}
-        self._xids: list[npt.NDArray[np.int64]] = []
+        self._commits: list[Commits] = []
         self._holes: dict[TableName, list[Key] | None] = {}
         self._rows = 0
         self._nbytes = 0
@@ -291,6 +309,8 @@ class _OpenSegment:
     def append(self, run: Run) -> None:
         if not self.dirty:
             self.dirty, self._since = True, time.monotonic()
+        rows, nbytes = run.commits.rows + self._rows, run.commits.nbytes + self._nbytes
+        self._commits.append(replace(run.commits, rows=rows, nbytes=nbytes))
         for schema, batch in run.changes:
             at = (schema.table, schema.version)
             if at not in self._writers:
@@ -298,15 +318,13 @@ class _OpenSegment:
             self._writers[at].append(batch)
             self._rows += batch.num_rows
             _add_holes(self._holes, schema, batch)
-        self._xids.append(run.xids)
         self._nbytes += run.nbytes
         self.end = run.position
 
     def close(self) -> Segment:
         assert self.end is not None
         files = tuple(w.close() for w in self._writers.values())
-        xids = np.concatenate(self._xids) if self._xids else np.empty(0, np.int64)
-        return Segment(self._start, self.end, files, xids, self._holes, self._nbytes)
+        return Segment(self._start, self.end, files, joined(self._commits), self._holes, self._nbytes)
 
     def abort(self) -> None:
         for writer in self._writers.values():

@@ -7,6 +7,7 @@ first, with offsets of an earlier life, and the engine starts wherever they say.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import uuid
 from collections import defaultdict
@@ -248,20 +249,20 @@ class Engine:
             self._locked_until = time.monotonic() + LOCKED_SECONDS
             pace = replace(pace, chunks=0)
             end = plan(start, mark, staged=staged, wanted=wanted, pace=pace, boundaries=self._source)
-        self._count(end, files)
+        self._count(start, end, segments)
         return end
 
     def _end_anywhere(self, start: Offset, capture: Capture, limit: Limit) -> Offset:
         """End the batch at some commit: as much log as there is and the limit allows."""
         assert start.position is not None
         if capture.wait_rows(start.position, POLL_SECONDS, eager=self._target is not None):
-            position, segments = _take(capture, start.position, limit)
+            position = _reach(capture.between(start.position, capture.position), start.position, limit)
         elif self._overdue(start.position, capture.position):
             # nothing of ours, but the log moves on: acknowledge that, and keep Spark's workers warm
             position = capture.position
-            segments = capture.between(start.position, position)
         else:
             return start
+        segments = capture.between(start.position, position)
         files = [f for s in segments for f in s.files]
         self._check({f.version for f in files})
         mark = Mark(position, None, self._suspects(start, segments), _holes(segments))
@@ -269,7 +270,7 @@ class Engine:
         end = plan(start, mark, staged=self._staged(start.emit), wanted=(), pace=pace, boundaries=self._source)
         if not self._settings.dump:
             end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self._tables))))
-        self._count(end, files)
+        self._count(start, end, segments)
         return end
 
     def _overdue(self, start: int, captured: int) -> bool:
@@ -278,7 +279,7 @@ class Engine:
         return arrives or time.monotonic() - self._moved > self._settings.heartbeat
 
     def _suspects(self, start: Offset, segments: Sequence[Segment]) -> tuple[int, ...]:
-        shown = np.concatenate([np.array(start.suspects, np.int64), *(s.xids for s in segments)])
+        shown = np.concatenate([np.array(start.suspects, np.int64), *(s.commits.xids for s in segments)])
         return self._source.invisible(shown) if len(shown) else ()
 
     def _invisible(self, suspects: Sequence[int]) -> tuple[int, ...]:
@@ -301,7 +302,9 @@ class Engine:
         seconds = BUSY_SECONDS if now < self._busy_until else QUIET_SECONDS
         return Pace(self._settings.parallelism, self._settings.chunk_rows, seconds)
 
-    def _count(self, end: Offset, files: Sequence[LogFile]) -> None:
+    def _count(self, start: Offset, end: Offset, segments: Sequence[Segment]) -> None:
+        assert start.position is not None
+        assert end.position is not None
         for chunk in self._emitted:
             noted = self._spool.noted(chunk.id)
             if noted is not None:
@@ -309,7 +312,7 @@ class Engine:
                 self.counts.dropped += noted["dropped"]
         self._emitted = end.emit
         self.counts.windows += bool(end.emit)
-        self.counts.events += sum(f.rows for f in files)
+        self.counts.events += sum(s.upto(end.position)[0] - s.upto(start.position)[0] for s in segments)
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
         """The call's result; a lost connection is tried again for a while, because Spark itself would not."""
@@ -344,13 +347,15 @@ def _holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | No
     return holes
 
 
-def _take(capture: Capture, start: int, limit: Limit) -> tuple[int, list[Segment]]:
-    """The segments after the position that fit the limit; at least one."""
-    taken: list[Segment] = []
-    rows = nbytes = 0
-    for segment in capture.between(start, capture.position):
-        rows, nbytes = rows + segment.rows, nbytes + segment.nbytes
-        if taken and ((limit.rows and rows > limit.rows) or (limit.nbytes and nbytes > limit.nbytes)):
+def _reach(segments: Sequence[Segment], start: int, limit: Limit) -> int:
+    """The last commit up to which the log after `start` fits the limit; the first one if none does."""
+    rows, nbytes = limit.rows or math.inf, limit.nbytes or math.inf
+    reached = start
+    for segment in segments:
+        reached = max(reached, segment.cut(start, rows, nbytes))
+        if reached < segment.end:
             break
-        taken.append(segment)
-    return taken[-1].end, taken
+        rows_before, bytes_before = segment.upto(start)
+        rows -= segment.upto(reached)[0] - rows_before
+        nbytes -= segment.upto(reached)[1] - bytes_before
+    return reached if reached > start else segments[0].first(start)

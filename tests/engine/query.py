@@ -128,6 +128,13 @@ class Query:
         """Go on until no dump is running."""
         self.until(lambda: self.dumped, seconds)
 
+    def wait_captured(self, seconds: float = 15.0) -> None:
+        """Wait until the log as of now is on the spool."""
+        target, deadline = self.engine._source.latest(), time.monotonic() + seconds
+        while self.engine.report()["captured"] < target:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
     def catch_up(self, seconds: float = 60.0) -> None:
         """Go on until no dump is running and the log as of now is delivered."""
         target = self.engine._retrying(self.engine._source.latest)

@@ -9,7 +9,7 @@ import pytest
 
 from dblog.errors import PreconditionFailed
 from dblog.spark.source import Lane
-from dblog.tasks import Select, stage
+from dblog.tasks import Emit, Log, Select, stage
 from tests.conftest import Database
 from tests.engine.conftest import MakeQuery, rows_of
 from tests.engine.query import Query
@@ -185,19 +185,37 @@ def test_nothing_is_left_on_the_spool_when_everything_is_committed(table: Databa
 # -- batches that are limited, streams that end --------------------------------------------------------------
 
 
-def test_a_limit_cuts_the_log_into_batches_of_about_its_size(table: Database, query: MakeQuery) -> None:
-    stream = query(maxRowsPerTrigger=10)
+@pytest.mark.parametrize(
+    ("limit", "sizes"),
+    [({"maxRowsPerTrigger": 10}, [10, 9, 12, 8]), ({"maxRowsPerTrigger": 1}, [7, 3, 9, 12, 1, 7])],
+)
+def test_a_limit_cuts_the_log_between_transactions(
+    table: Database, query: MakeQuery, limit: dict[str, int], sizes: list[int]
+) -> None:
+    stream = query(**limit)
     stream.catch_up()
-    begin = stream.done
-    for n in range(4):
-        table.execute("update t set n = %s where id <= 10", (n,))
-        # a batch is not cut finer than capture has cut the log
-        end, deadline = stream.engine._source.latest(), time.monotonic() + 15
-        while stream.engine.report()["captured"] < end and time.monotonic() < deadline:
-            time.sleep(0.02)
+    begin, events = stream.done, stream.engine.counts.events
+    for n in (7, 3, 9, 12, 1, 7):
+        table.execute("update t set n = n + 1 where id <= %s", (n,))
+    stream.wait_captured()
     stream.catch_up()
-    sizes = [len(stream.history.batches[i]) for i in range(begin, stream.done)]
-    assert sizes == [10] * 4
+    assert [len(stream.history.batches[i]) for i in range(begin, stream.done)] == sizes
+    assert stream.engine.counts.events - events == 39
+    check(stream, table)
+
+
+def test_a_batch_that_ends_inside_a_captured_segment_is_the_same_in_the_next_life(
+    table: Database, query: MakeQuery
+) -> None:
+    stream = query(maxRowsPerTrigger=5)
+    stream.catch_up()
+    for n in range(1, 11):
+        table.execute("update t set n = n + 1 where id between %s and %s", (n, n + 2))
+    stream.wait_captured()
+    while stream.plan():
+        first = list(stream.rows(stream.work(), Log, Emit))
+        stream.restart()  # repeats the batch from a log that is captured anew, and cut elsewhere
+        assert list(stream.history.batches[stream.done - 1]) == first
     check(stream, table)
 
 

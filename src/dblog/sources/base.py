@@ -10,7 +10,7 @@ Three places use a source, each in its own thread or process, so each has its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
@@ -21,24 +21,54 @@ from dblog.core.dump import Boundaries
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName, TableSchema
 
+Ints = npt.NDArray[np.int64]
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Commits:
+    """The transactions that committed in a stretch of the log, in order: one element of each array for each."""
+
+    positions: Ints = field(default_factory=_none)
+    """Where each ends; a batch may end there."""
+    xids: Ints = field(default_factory=_none)
+    """Their ids, for the visibility barrier."""
+    rows: Ints = field(default_factory=_none)
+    """Rows of the stretch up to the end of each."""
+    nbytes: Ints = field(default_factory=_none)
+    """Bytes of the stretch up to the end of each."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def joined(parts: Sequence[Commits]) -> Commits:
+    """The commits of consecutive parts of a stretch, whose rows and bytes already count from its beginning."""
+    return Commits(*(np.concatenate([_none(), *(getattr(p, f.name) for p in parts)]) for f in fields(Commits)))
+
 
 @dataclass(frozen=True)
 class Run:
-    """A stretch of the log: changes in commit order, per table, and where it ends.
+    """A stretch of the log: changes in commit order, per table.
 
-    A run with `position` ends at a commit; one without is the beginning or middle of a transaction that is still
+    A run with commits ends at the last of them; one without is the beginning or middle of a transaction that is still
     arriving. A watermark always ends its run.
     """
 
-    changes: Sequence[tuple[TableSchema, pa.RecordBatch]]
-    position: int | None = None
-    """End position of the last commit; None while the last transaction is still open."""
+    changes: Sequence[tuple[TableSchema, pa.RecordBatch]] = ()
+    commits: Commits = field(default_factory=Commits)
     token: str | None = None
     """The watermark that ends this run."""
-    xids: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Transactions that committed in this run, for the visibility barrier."""
     nbytes: int = 0
     """Bytes received from the database for this run."""
+
+    @property
+    def position(self) -> int | None:
+        """End position of the last commit; None while the last transaction is still open."""
+        return int(self.commits.positions[-1]) if len(self.commits) else None
 
 
 class LogStream(Protocol):

@@ -135,7 +135,7 @@ def test_an_insert_an_update_and_a_delete_are_rows_with_their_transaction() -> N
         ]
     )
     (run,) = made
-    assert (run.position, run.token, run.xids.tolist()) == (140, None, [7])
+    assert (run.position, run.token, run.commits.xids.tolist()) == (140, None, [7])
     ((schema, batch),) = run.changes
     assert schema.table == TableName("public", "orders")
     time = datetime(2000, 1, 1, 0, 0, 1, tzinfo=UTC)
@@ -334,7 +334,7 @@ def test_a_watermark_ends_its_run_and_is_no_change() -> None:
             *transaction(600, insert(9, 1, "again"), xid=6),
         ]
     )
-    assert [(run.position, run.token, run.xids.tolist()) for run in runs] == [
+    assert [(run.position, run.token, run.commits.xids.tolist()) for run in runs] == [
         (205, "low", [1, 2]),
         (405, "high", [3, 4]),
         (605, "again", [5, 6]),
@@ -342,15 +342,30 @@ def test_a_watermark_ends_its_run_and_is_no_change() -> None:
     assert [[row["id"] for row in rows([run])] for run in runs] == [[1, 2], [3], []]
 
 
+def test_rows_and_bytes_are_counted_up_to_every_commit() -> None:
+    first = transaction(100, ORDERS, insert(1, 1, "a", "b"), insert(1, 2, "a", "b"), xid=1)
+    second = transaction(200, insert(1, 3, "a", "b"), xid=2)
+    marked = transaction(300, MARKS, insert(1, 4, "a", "b"), update(9, 1, "low"), xid=3)
+    last = transaction(400, insert(1, 5, "a", "b"), insert(1, 6, "a", "b"), xid=4)
+    rest = [begin(500, 5), insert(1, 7, "a", "b")]
+    size = [sum(map(len, messages)) for messages in (first, second, marked, last, rest)]
+    one, two, three = decoder().feed([*first, *second, *marked, *last, *rest])
+    assert one.commits.positions.tolist() == [105, 205, 305]
+    assert one.commits.rows.tolist() == [2, 3, 4], "a watermark is not a row"
+    assert one.commits.nbytes.tolist() == [size[0], sum(size[:2]), sum(size[:3])]
+    assert (two.commits.rows.tolist(), two.commits.nbytes.tolist()) == ([2], [size[3]])
+    assert [run.nbytes for run in (one, two, three)] == [sum(size[:3]), size[3], size[4]]
+
+
 def test_an_open_transaction_is_a_run_without_a_position() -> None:
     made = decoder()
     runs = made.feed([*transaction(100, ORDERS, insert(1, 1, "a", "b")), begin(200, 8), insert(1, 2, "a", "b")])
-    assert [(run.position, run.xids.tolist()) for run in runs] == [(105, [7]), (None, [])]
+    assert [(run.position, run.commits.xids.tolist()) for run in runs] == [(105, [7]), (None, [])]
     (run,) = made.feed([insert(1, 3, "a", "b")])
     assert run.position is None
     assert [(row["_lsn"], row["_seq"], row["_txid"]) for row in rows([run])] == [(200, 2, 8)]
     (run,) = made.feed([commit(200, 205)])
-    assert (run.position, run.xids.tolist(), run.changes) == (205, [8], ())
+    assert (run.position, run.commits.xids.tolist(), run.changes) == (205, [8], ())
 
 
 def test_a_watermark_survives_the_end_of_a_feed() -> None:
@@ -453,7 +468,9 @@ def test_any_cut_into_feeds_gives_the_same_rows_positions_and_watermarks(
     assert [(run.position, run.token) for run in cut if run.token] == [
         (run.position, run.token) for run in whole if run.token
     ]
-    assert [x for run in cut for x in run.xids.tolist()] == [x for run in whole for x in run.xids.tolist()]
+    assert [x for run in cut for x in run.commits.xids.tolist()] == [
+        x for run in whole for x in run.commits.xids.tolist()
+    ]
     assert cut[-1].position == whole[-1].position
     assert sum(run.nbytes for run in cut) == sum(run.nbytes for run in whole)
     # A row belongs to the run that ends at or after its commit, and to none that ended before it.

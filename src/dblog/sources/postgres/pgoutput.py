@@ -20,7 +20,7 @@ import pyarrow as pa
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
-from dblog.sources.base import Run
+from dblog.sources.base import Commits, Run
 from dblog.sources.columns import Ints, Raw
 from dblog.sources.postgres.catalog import Relation, RelationColumn
 from dblog.sources.postgres.kinds import EPOCH_MICROS
@@ -124,7 +124,10 @@ class Decoder:
                     token = _token(feed.messages[number], target.relation)
                     if token is not None:
                         feed.tokens[int(feed.transaction[number])] = token
-        ends, runs = _cut(feed)
+        counted = np.zeros(len(feed.changes), np.int64)
+        for target, rows in groups:
+            counted[rows] = target.layout is not None
+        ends, runs = _cut(feed, np.append(0, np.cumsum(counted)))
         found: list[list[tuple[int, TableSchema, pa.RecordBatch]]] = [[] for _ in runs]
         for target, rows in groups:
             if target.layout is None:
@@ -137,10 +140,9 @@ class Decoder:
                     found[run].append((int(number[first]), schema, batch[first:last]))
                 first = last
         self._carry(feed)
-        received = np.diff(np.append(0, np.append(0, np.cumsum(feed.size))[ends]))
         return [
-            replace(run, changes=tuple(c[1:] for c in sorted(batches, key=lambda c: c[0])), nbytes=int(nbytes))
-            for run, batches, nbytes in zip(runs, found, received, strict=True)
+            replace(run, changes=tuple(c[1:] for c in sorted(batches, key=lambda c: c[0])))
+            for run, batches in zip(runs, found, strict=True)
         ]
 
     def _places(self, feed: Feed) -> tuple[Ints, list[_Target]]:
@@ -199,24 +201,31 @@ def _grouped(place: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Int
             yield target, order[first:end]
 
 
-def _cut(feed: Feed) -> tuple[Ints, list[Run]]:
-    """Where each run ends (as a number of messages), and the runs without their changes.
+def _cut(feed: Feed, rows: Ints) -> tuple[Ints, list[Run]]:
+    """Where each run ends (as a number of messages), and the runs without their changes. `rows` counts the rows in
+    front of each change.
 
     A run ends with every watermark's transaction and with the last commit; an open transaction is a run of its own.
     """
     commits = np.flatnonzero(feed.kind == COMMIT)
     number = feed.transaction[commits]
-    positions = feed.raw.be64(feed.start[commits] + 10)
+    positions = feed.raw.be64(feed.start[commits] + 10).view(np.int64)
     marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
+    row_at = rows[np.searchsorted(feed.changes, commits)]
+    bytes_before = np.append(0, np.cumsum(feed.size))
+    byte_at = bytes_before[commits + 1]
     ends, runs, first = [], [], 0
     for last in sorted({*marked.tolist(), *range(len(commits))[-1:]}):
-        xids = feed.xid[number[first : last + 1]]
+        mine = slice(first, last + 1)
+        rows_before, start = (row_at[first - 1], byte_at[first - 1]) if first else (0, 0)
+        ended = Commits(positions[mine], feed.xid[number[mine]], row_at[mine] - rows_before, byte_at[mine] - start)
         ends.append(int(commits[last]) + 1)
-        runs.append(Run((), int(positions[last]), feed.tokens.get(int(number[last])), xids))
+        runs.append(Run((), ended, feed.tokens.get(int(number[last])), int(byte_at[last] - start)))
         first = last + 1
     if feed.open:
+        rest = bytes_before[-1] - bytes_before[ends[-1] if ends else 0]
         ends.append(len(feed.kind))
-        runs.append(Run(()))
+        runs.append(Run(nbytes=int(rest)))
     elif ends:
         ends[-1] = len(feed.kind)
     return np.array(ends, np.int64), runs
