@@ -10,7 +10,10 @@
     │   ├── DecodeError       a value or message we cannot represent exactly
     │   └── SchemaChanged     a typed stream's columns no longer fit the table
     ├── WatermarkError        a watermark could not be written or did not come back
-    └── SpoolError            the spool cannot be written, read or is not shared
+    ├── SpoolError            the spool cannot be written, read or is not shared
+    └── StateError            the state store cannot be used, or does not have what was asked for
+        ├── Conflict          somebody else changed the document first (retryable)
+        └── NotFound          no such pipeline, request or setting
 
 Messages are lower case, show the offending value with `repr` and never contain a secret. Errors cross process
 boundaries (Spark's workers), so they pickle by contract.
@@ -84,3 +87,17 @@ class WatermarkError(DBLogError):
 
 class SpoolError(DBLogError):
     """The spool cannot be written or read, or is not shared between driver and executors."""
+
+
+class StateError(DBLogError):
+    """The state store cannot be used, or refuses."""
+
+
+class Conflict(StateError):
+    """Somebody else changed the document first: read it again and try again."""
+
+    retryable = True
+
+
+class NotFound(StateError):
+    """There is no such pipeline, request or document."""

@@ -1,0 +1,1 @@
+"""What people and pipelines tell each other: requests, settings, progress, status. Nothing here moves data."""

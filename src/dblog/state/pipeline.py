@@ -1,0 +1,195 @@
+"""A pipeline's state in the store: what the control side (command line, HTTP API) and the pipeline itself use.
+
+pipelines/<name>                    when it was first seen
+pipelines/<name>/status             what it does; the pipeline writes it every second
+pipelines/<name>/settings           the throttle; people write it
+pipelines/<name>/requests/<number>  dump requests; people add them
+pipelines/<name>/wishes/<id>        pause, resume, cancel; people write it
+pipelines/<name>/progress/<id>      what became of a request; the pipeline mirrors it
+pipelines/<name>/schemas/<version>  every schema that an event was captured under
+log pipelines/<name>/events         what the algorithm does, the last thousands of it
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.parse
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dblog.core.dump import INITIAL, REPAIR
+from dblog.core.throttle import Throttle, read_settings
+from dblog.errors import Conflict, NotFound, StateError
+from dblog.state.requests import Dump, Progress, Request, State, Wish
+from dblog.state.store import Store, Value
+
+SILENT_SECONDS = 10.0
+"""A pipeline whose status is older than this does not run."""
+
+KEEP_ENDED = 500
+KEEP_EVENTS = 10_000
+
+OWN = (INITIAL, REPAIR)
+"""Dumps that nobody requested."""
+
+
+def pipelines(store: Store) -> list[str]:
+    """The names of all pipelines that the store knows."""
+    return [urllib.parse.unquote(name) for name in store.list("pipelines")]
+
+
+def only_pipeline(store: Store, name: str | None = None) -> Pipeline:
+    """The pipeline of this name, or the only one there is. Raises NotFound that says which there are."""
+    known = pipelines(store)
+    if name is not None and name in known:
+        return Pipeline(store, name)
+    if name is None and len(known) == 1:
+        return Pipeline(store, known[0])
+    if not known:
+        raise NotFound(
+            "no pipeline has used this state store yet",
+            hint="start one (dblog run, or a Spark query with format dblog), with the same state store as here",
+        )
+    what = "there are several pipelines" if name is None else f"there is no pipeline {name!r}"
+    raise NotFound(what, hint="name one of " + ", ".join(known))
+
+
+class Pipeline:
+    """One pipeline, seen through the store."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self._root = "pipelines/" + urllib.parse.quote(name, safe="")
+
+    # -- people ----------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Dump:
+        """Ask for a dump. It begins when the pipeline runs and sees it."""
+        created_at, salt = time.time(), uuid.uuid4().hex[:4]
+        number = self.store.add(self._at("requests"), {**request.to_json(), "created_at": created_at, "salt": salt})
+        return Dump(request_id(number, salt), request, created_at)
+
+    def dumps(self) -> list[Dump]:
+        """All dumps there is anything to say of, the oldest first."""
+        wishes, progress = self.store.list(self._at("wishes")), self.store.list(self._at("progress"))
+        known: dict[str, tuple[Request, float | None]] = {
+            name: (Request(), None) for name in OWN if name in progress or name in wishes
+        }
+        for number, document in self.store.list(self._at("requests")).items():
+            value = document.value
+            known[request_id(int(number), value["salt"])] = Request.from_json(value), value["created_at"]
+        return [
+            Dump(
+                name,
+                request,
+                created_at,
+                Wish(wishes[name].value["wish"]) if name in wishes else Wish.run,
+                Progress.from_json(progress[name].value) if name in progress else Progress(),
+            )
+            for name, (request, created_at) in known.items()
+        ]
+
+    def dump(self, dump_id: str) -> Dump:
+        """One dump, by its id or the number in front of it. Raises NotFound."""
+        found = {d.id: d for d in self.dumps()}
+        if dump_id in found:
+            return found[dump_id]
+        numbered = [d for d in found.values() if d.id.split("-")[0] == dump_id]
+        if len(numbered) == 1:
+            return numbered[0]
+        raise NotFound(f"there is no dump {dump_id!r} in pipeline {self.name!r}", hint="dblog dumps lists them")
+
+    def wish(self, dump_id: str, wish: Wish) -> Dump:
+        """Pause, resume or cancel a dump. Raises StateError when it has ended."""
+        dump = self.dump(dump_id)
+        if dump.state.ended or dump.wish is Wish.cancel:
+            ended = dump.state if dump.state.ended else State.cancelled
+            if (wish, ended) == (Wish.cancel, State.cancelled):
+                return dump
+            raise StateError(f"dump {dump.id} is {ended} already", hint="make a new request")
+        self.store.put(self._at("wishes", dump.id), {"wish": str(wish), "at": time.time()})
+        return self.dump(dump.id)
+
+    def settings(self) -> Throttle:
+        document = self.store.get(self._at("settings"))
+        return Throttle(**(document.value if document else {}))
+
+    def change(self, given: Mapping[str, Any]) -> Throttle:
+        """Change some settings. Raises ConfigError for those that are unknown or out of range."""
+        changed = read_settings(given)
+        while True:
+            document = self.store.get(self._at("settings"))
+            value, version = (document.value, document.version) if document else ({}, 0)
+            try:
+                self.store.put(self._at("settings"), {**value, **changed}, version=version)
+            except Conflict:
+                continue
+            return Throttle(**{**value, **changed})
+
+    def status(self) -> dict[str, Any]:
+        """What the pipeline last said of itself; `state` is what it is now."""
+        document = self.store.get(self._at("status"))
+        if document is None:
+            return {"pipeline": self.name, "state": "never started"}
+        status = {"pipeline": self.name, **document.value}
+        silent = time.time() - status.get("updated_at", 0.0)
+        if status.get("state") == "running" and silent > SILENT_SECONDS:
+            status["state"] = "lost"
+        return status
+
+    @property
+    def running(self) -> bool:
+        return bool(self.status()["state"] == "running")
+
+    def schemas(self) -> dict[str, Value]:
+        """Every schema that an event was captured under, by its version."""
+        return {version: document.value for version, document in self.store.list(self._at("schemas")).items()}
+
+    def events(self, after: int | None = None, limit: int = 1000) -> Sequence[tuple[int, Value]]:
+        return self.store.tail(self._at("events"), after=after, limit=limit)
+
+    def forget(self) -> None:
+        """Remove all that is known of the pipeline."""
+        self.store.delete(self._root)
+
+    # -- the pipeline itself ---------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the pipeline known."""
+        if self.store.get(self._root) is None:
+            self.store.put(self._root, {"name": self.name, "created_at": time.time()})
+
+    def say(self, status: Value) -> None:
+        self.store.put(self._at("status"), {**status, "updated_at": time.time()})
+
+    def mirror(self, dump_id: str, progress: Progress) -> None:
+        self.store.put(self._at("progress", dump_id), progress.to_json())
+
+    def saw_schema(self, version: str, schema: Value) -> None:
+        if self.store.get(self._at("schemas", version)) is None:
+            self.store.put(self._at("schemas", version), schema)
+
+    def tell(self, events: Sequence[Value]) -> None:
+        self.store.append(self._at("events"), events, keep=KEEP_EVENTS)
+
+    def prune(self) -> None:
+        """Forget the oldest of the dumps that have ended."""
+        ended = [d for d in self.dumps() if d.state.ended and d.id not in OWN]
+        for dump in ended[:-KEEP_ENDED]:
+            self.store.delete(self._at("requests", f"{request_number(dump.id):010d}"))
+            self.store.delete(self._at("wishes", dump.id))
+            self.store.delete(self._at("progress", dump.id))
+
+    def _at(self, *parts: str) -> str:
+        return "/".join((self._root, *parts))
+
+
+def request_id(number: int, salt: str) -> str:
+    """What people call a request, and what its rows carry as `_dump`."""
+    return f"{number}-{salt}"
+
+
+def request_number(dump_id: str) -> int:
+    return int(dump_id.split("-")[0])
