@@ -48,6 +48,8 @@ class Segment:
     """Rows that moved to a new key and whose log entry lacks a column: nobody downstream can know its value. None
     when they are too many to name, or of a key that has no plain text."""
     nbytes: int
+    committed_at: float
+    """When its last transaction committed, by the database's clock, in seconds since 1970."""
 
     def upto(self, position: int) -> tuple[int, int]:
         """Rows and bytes of the segment's transactions that end up to a position."""
@@ -95,6 +97,7 @@ class Capture:
         self._rush = False
         self._awaited = 0
         self._heard = time.monotonic()
+        self._lag: float | None = None
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
         self._open = _OpenSegment(self, position)
@@ -109,6 +112,16 @@ class Capture:
         """The log is captured up to here."""
         with self._changed:
             return self._position
+
+    @property
+    def lag(self) -> float | None:
+        """How long after its commit the last transaction was captured, if the two clocks agree."""
+        return self._lag
+
+    def waiting_since(self, position: int) -> float | None:
+        """About when the oldest change after the position was committed; None when there is none."""
+        with self._changed:
+            return next((s.committed_at for s in self._segments if s.end > position and s.files), None)
 
     def between(self, start: int, end: int) -> list[Segment]:
         """The segments that hold the log in `(start, end]`; the outer ones may reach beyond it."""
@@ -266,6 +279,7 @@ class Capture:
         if self._open.end is None:
             return
         segment = self._open.close()
+        self._lag = max(0.0, time.time() - segment.committed_at)
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
@@ -294,6 +308,7 @@ class _OpenSegment:
         self._rows = 0
         self._nbytes = 0
         self._since = 0.0
+        self._committed_at = 0
         self.dirty = False
         self.end: int | None = None
         """Where it could be closed now: its last commit, or None inside a transaction."""
@@ -319,12 +334,14 @@ class _OpenSegment:
             self._rows += batch.num_rows
             _add_holes(self._holes, schema, batch)
         self._nbytes += run.nbytes
+        self._committed_at = run.committed_at or self._committed_at
         self.end = run.position
 
     def close(self) -> Segment:
         assert self.end is not None
         files = tuple(w.close() for w in self._writers.values())
-        return Segment(self._start, self.end, files, joined(self._commits), self._holes, self._nbytes)
+        commits, committed_at = joined(self._commits), self._committed_at / 1e6
+        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at)
 
     def abort(self) -> None:
         for writer in self._writers.values():

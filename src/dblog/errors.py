@@ -5,6 +5,8 @@
     ├── SourceError           the source database
     │   ├── ConnectionLost    the connection broke (retryable)
     │   ├── TableLocked       somebody holds an exclusive lock on the table (retryable)
+    │   ├── KeyChanged        the table's primary key is not the one a read was planned with (retryable)
+    │   ├── TableUnreadable   a table, or the part of it that was asked for, can never be read
     │   ├── PreconditionFailed  the database is not set up for capture; lists every problem
     │   ├── PositionLost      the log no longer reaches back to our position
     │   ├── DecodeError       a value or message we cannot represent exactly
@@ -63,6 +65,16 @@ class TableLocked(SourceError):
     """Somebody holds an exclusive lock on the table (a running ALTER, say); the same read may succeed later."""
 
     retryable = True
+
+
+class KeyChanged(SourceError):
+    """The table's primary key is not the one that a read was planned with; the read is planned again."""
+
+    retryable = True
+
+
+class TableUnreadable(SourceError):
+    """A table, or the part of it that was asked for, can never be read: it is gone, or the condition is wrong."""
 
 
 class PreconditionFailed(SourceError):

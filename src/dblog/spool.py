@@ -20,8 +20,9 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -96,6 +97,15 @@ class Spool:
         marker = {"stamp": stamp, "rows": rows, "seconds": time.monotonic() - began, "version": schema.version}
         if not self._publish(self._path("chunk", f"{chunk_id}.json"), json.dumps({**marker, "bytes": size}).encode()):
             self.remove([path])
+        return self._winner(chunk_id)
+
+    def stage_failed(self, chunk_id: str, reason: str) -> Staged:
+        """Say that a chunk cannot be read; what counts from now on, which may be the rows of somebody who could."""
+        marker = {"stamp": "", "rows": 0, "seconds": 0.0, "version": "", "failed": reason}
+        self._publish(self._path("chunk", f"{chunk_id}.json"), json.dumps(marker).encode())
+        return self._winner(chunk_id)
+
+    def _winner(self, chunk_id: str) -> Staged:
         winner = self.staged(chunk_id)
         if winner is None:
             raise SpoolError(f"chunk {chunk_id!r} vanished from the spool {self.uri!r} while it was written")
@@ -108,10 +118,11 @@ class Spool:
                 marker = json.loads(stream.read())
         except FileNotFoundError:
             return None
+        staged = Staged(marker["stamp"], marker["rows"], marker["seconds"], marker["version"], marker.get("failed"))
+        if staged.failed is not None:
+            return staged
         info = self._filesystem().get_file_info(self.chunk_path(chunk_id, marker["stamp"]))
-        if info.size != marker["bytes"]:
-            return None
-        return Staged(marker["stamp"], marker["rows"], marker["seconds"], marker["version"])
+        return staged if info.size == marker["bytes"] else None
 
     def chunk_path(self, chunk_id: str, stamp: str) -> str:
         return self._path("chunk", f"{chunk_id}.{stamp}.arrow")
@@ -124,18 +135,26 @@ class Spool:
 
     # -- notes: small facts that tasks leave for the driver --------------------------------------------------
 
-    def note(self, name: str, facts: dict[str, int]) -> None:
+    def note(self, name: str, facts: Mapping[str, Any]) -> None:
         path = self._path("note", f"{name}.json")
         with self._guarded("write", path), self._filesystem().open_output_stream(path) as stream:
             stream.write(json.dumps(facts).encode())
 
-    def noted(self, name: str) -> dict[str, int] | None:
+    def noted(self, name: str) -> dict[str, Any] | None:
         try:
             with self._filesystem().open_input_stream(self._path("note", f"{name}.json")) as stream:
-                facts: dict[str, int] = json.loads(stream.read())
+                facts: dict[str, Any] = json.loads(stream.read())
                 return facts
         except FileNotFoundError:
             return None
+
+    # -- size ------------------------------------------------------------------------------------------------
+
+    def size(self) -> int:
+        """Bytes on the spool now."""
+        files = self._filesystem()
+        folders = [pafs.FileSelector(f"{self._root}/{name}", allow_not_found=True) for name in ("log", "chunk", "note")]
+        return sum(info.size or 0 for folder in folders for info in files.get_file_info(folder))
 
     # -- removal ---------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,8 @@ from dblog.core.dump import Staged
 from dblog.core.event import BEFORE, CHANGE_FIELDS, DUMP_SEQ, Op
 from dblog.core.offset import Chunk
 from dblog.core.schema import TableSchema
-from dblog.core.window import complete, survivors
+from dblog.core.window import complete, key_columns, matches, survivors
+from dblog.errors import TableUnreadable
 from dblog.sources.base import Source
 from dblog.spool import LogFile, Spool
 
@@ -60,6 +62,9 @@ class Select:
 
     chunk: Chunk
 
+
+EXAMPLES = 20
+"""Of the rows that a chunk loses to the log, so many are named."""
 
 Changes = Iterator[tuple[TableSchema, pa.RecordBatch]]
 Stride = list[tuple[TableSchema, pa.RecordBatch]]
@@ -114,8 +119,6 @@ def emitted_rows(spool: Spool, emit: Emit, *, before: bool) -> Changes:
     chunk = emit.chunk
     assert chunk.stamp is not None
     schema, keys = spool.read_chunk(chunk.id, chunk.stamp)
-    if not schema.key:  # the table was gone when the chunk was read
-        return
     key = pa.schema([schema.arrow.field(k) for k in schema.key])
     rows = pa.Table.from_batches([b.select(schema.key) for b in keys], key)
     keep = survivors(rows, schema.key, _touching(spool, emit.window, schema))
@@ -127,18 +130,41 @@ def emitted_rows(spool: Spool, emit: Emit, *, before: bool) -> Changes:
         if left.num_rows:
             yield schema, _read_events(left, emit.window.end - 1, before=before)
     kept = pc.sum(keep).as_py() or 0
-    spool.note(chunk.id, {"rows": kept, "dropped": rows.num_rows - kept})
+    facts = {"rows": kept, "dropped": rows.num_rows - kept}
+    if kept < rows.num_rows:
+        stale = rows.filter(pc.invert(keep)).slice(0, EXAMPLES)
+        spool.note(chunk.id, {**facts, "examples": _examples(stale, _touching(spool, emit.window, schema), schema.key)})
+    else:
+        spool.note(chunk.id, facts)
+
+
+def _examples(stale: pa.Table, log: Iterable[pa.RecordBatch], key: Sequence[str]) -> list[dict[str, Any]]:
+    """For each of these rows, which were dropped, its key and the last change of the window that touched it."""
+    causes: dict[tuple[str, ...], dict[str, Any]] = {}
+    everything: dict[str, Any] | None = None
+    for batch in log:
+        truncates = pc.equal(batch.column("_op"), int(Op.truncate))
+        touching = pc.or_(truncates, matches(key_columns(batch, key), key_columns(stale, key)))
+        for row in batch.filter(touching).to_pylist():
+            cause = {"op": Op(row["_op"]).name, "lsn": row["_lsn"], "seq": row["_seq"]}
+            if row["_op"] == Op.truncate:
+                everything = cause
+            else:
+                causes[tuple(str(row[k]) for k in key)] = cause
+    rows = [tuple(str(row[k]) for k in key) for row in stale.to_pylist()]
+    return [{"key": list(row), "by": causes.get(row, everything)} for row in rows]
 
 
 def stage(source: Source, spool: Spool, chunk: Chunk) -> Staged:
-    """Select a chunk onto the spool, unless it is there already."""
+    """Select a chunk onto the spool, unless it is there already; or the reason why it cannot be read."""
     staged = spool.staged(chunk.id)
     if staged is not None:
         return staged
-    selected = source.select(chunk.table, chunk.extent)
-    if selected is None:
-        return spool.stage(chunk.id, TableSchema(chunk.table, (), ()), lambda take: None)
-    return spool.stage(chunk.id, selected.schema, selected.read)
+    try:
+        selected = source.select(chunk.table, chunk.extent, chunk.key)
+        return spool.stage(chunk.id, selected.schema, selected.read)
+    except TableUnreadable as error:
+        return spool.stage_failed(chunk.id, error.message)
 
 
 def _within(window: Window, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -155,7 +181,7 @@ def _touching(spool: Spool, window: Window, schema: TableSchema) -> Iterator[pa.
     """The window's changes of a table, operation and key only."""
     for file in window.files:
         if file.table == schema.table:
-            _, batches = spool.read_log(file.path, ["_op", "_lsn", *schema.key])
+            _, batches = spool.read_log(file.path, ["_op", "_lsn", "_seq", *schema.key])
             for batch in batches:
                 yield _within(window, batch)
 

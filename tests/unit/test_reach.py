@@ -18,7 +18,9 @@ def segment(start: int, sizes: list[tuple[int, int]], holes: bool = False) -> Se
     """Transactions of so many rows and bytes, one position apart, after `start`."""
     rows, nbytes = np.cumsum(sizes, axis=0).T
     ends = np.arange(start + 1, start + len(sizes) + 1)
-    return Segment(start, start + len(sizes), (), Commits(ends, ends, rows, nbytes), {TABLE: []} if holes else {}, 0)
+    return Segment(
+        start, start + len(sizes), (), Commits(ends, ends, rows, nbytes), {TABLE: []} if holes else {}, 0, 0.0
+    )
 
 
 def segments(cut: list[list[tuple[int, int]]]) -> list[Segment]:

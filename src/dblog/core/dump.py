@@ -1,17 +1,20 @@
 """Dumps: which part of which table comes next, and how large a chunk may be.
 
 A dump of a table is a cursor that moves from its first key to the greatest key of the moment it began. Keys are
-texts that only the database compares; here they are only handed around.
+texts that only the database compares; here they are only handed around. A dump is the stream's own (`initial`,
+`repair`) or somebody's request, and may have cursors on several tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from dblog.core.offset import Chunk, Cursor, Extent, Key
+from dblog.core.offset import Chunk, Cursor, Extent, Key, Taken
 from dblog.core.schema import TableName
+from dblog.errors import TableUnreadable
 
 INITIAL = "initial"
 """The dump that every table gets when a stream first meets it."""
@@ -21,6 +24,8 @@ REPAIR = "repair"
 
 REPAIR_LIMIT = 1000
 """More incomplete rows than this waiting, and the whole table is dumped again."""
+
+KEYS_PER_CHUNK = 1000
 
 _NO_RANGE: Key = ()
 
@@ -34,6 +39,8 @@ class Staged:
     seconds: float
     version: str = ""
     """The schema the rows were read under."""
+    failed: str | None = None
+    """Why the chunk cannot be read, now or later."""
 
 
 @dataclass(frozen=True)
@@ -46,32 +53,52 @@ class Pace:
     """Rows per chunk; None adapts them to `seconds`."""
     seconds: float = 0.5
     """How long one chunk's select should take."""
+    most: int = 500_000
+    """No chunk has more rows."""
 
     FIRST_ROWS = 20_000
     LEAST_ROWS = 1_000
-    MOST_ROWS = 500_000
 
     @property
     def first_rows(self) -> int:
-        return self.rows or self.FIRST_ROWS
+        return min(self.rows or self.FIRST_ROWS, self.most)
 
     def next_rows(self, rows: int, measured: Iterable[Staged]) -> int:
         """The next chunk's size, from how long the last full chunks of this cursor took."""
         if self.rows is not None:
-            return self.rows
+            return min(self.rows, self.most)
         full = [s for s in measured if s.rows * 2 >= rows]
         if not full:
-            return rows
+            return min(rows, self.most)
         slowest = max(s.seconds / s.rows for s in full)
-        fitting = int(self.seconds / slowest) if slowest > 0 else self.MOST_ROWS
-        return max(self.LEAST_ROWS, min(fitting, rows * 16, self.MOST_ROWS))
+        fitting = int(self.seconds / slowest) if slowest > 0 else self.most
+        return min(max(self.LEAST_ROWS, min(fitting, rows * 16)), self.most)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What people want of the dumps, as it is known when a batch is planned."""
+
+    wanted: tuple[TableName, ...] = ()
+    """Tables that must have had their first dump."""
+    new: tuple[Cursor, ...] = ()
+    """The cursors of the requests that are taken now."""
+    taken: Taken | None = None
+    """The last of these requests."""
+    held: frozenset[str] = field(default_factory=frozenset)
+    """Dumps that are paused."""
+    cancelled: frozenset[str] = field(default_factory=frozenset)
 
 
 class Boundaries(Protocol):
-    """What the database says about a table's keys."""
+    """What the database says about a table's keys. Raises TableUnreadable when the table can never be read."""
+
+    def key(self, table: TableName) -> str:
+        """Names the table's primary key: its columns and their types."""
+        ...
 
     def last_key(self, table: TableName) -> Key | None:
-        """The greatest primary key of the table, or None when it is empty or gone."""
+        """The greatest primary key of the table, or None when it is empty."""
         ...
 
     def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
@@ -80,26 +107,51 @@ class Boundaries(Protocol):
         ...
 
 
-def requested(
-    dumps: Sequence[Cursor], known: Sequence[TableName], wanted: Sequence[TableName], pace: Pace
+def of_keys(dump: str, table: TableName, keys: Sequence[Key], key: str, pace: Pace) -> Cursor:
+    """A cursor over nothing but these keys."""
+    portions = [tuple(keys[i : i + KEYS_PER_CHUNK]) for i in range(0, len(keys), KEYS_PER_CHUNK)]
+    return _only(Cursor(dump, table, pace.first_rows, key=key), (Extent(keys=p) for p in portions))
+
+
+def ordered(
+    dumps: Sequence[Cursor], known: Sequence[TableName], orders: Orders, pace: Pace
 ) -> tuple[tuple[Cursor, ...], tuple[TableName, ...]]:
-    """The cursors and known tables after every wanted table that is not known yet has been given its first dump."""
-    new = [t for t in wanted if t not in set(known)]
-    cursors = [Cursor(INITIAL, table, pace.first_rows) for table in new]
-    return (*dumps, *cursors), (*known, *new)
+    """The cursors and known tables after the orders: every wanted table that is not known yet is given its first
+    dump, the requests are taken, and what is cancelled is gone."""
+    new = [t for t in orders.wanted if t not in set(known)]
+    first = [Cursor(INITIAL, table, pace.first_rows) for table in new]
+    kept = (c for c in (*dumps, *first, *orders.new) if c.dump not in orders.cancelled)
+    return tuple(kept), (*known, *new)
 
 
 def read_again(dumps: Sequence[Cursor], lost: Iterable[Chunk], pace: Pace) -> tuple[Cursor, ...]:
     """The cursors, with the extents of lost chunks put back in front."""
     result = list(dumps)
     for chunk in lost:
-        for i, cursor in enumerate(result):
-            if (cursor.dump, cursor.table) == (chunk.dump, chunk.table):
-                result[i] = replace(cursor, again=(*cursor.again, chunk.extent))
-                break
+        at = _index(result, chunk)
+        if at is None:
+            cursor = Cursor(chunk.dump, chunk.table, pace.first_rows, where=chunk.extent.where, key=chunk.key)
+            result.append(_only(cursor, (chunk.extent,)))
         else:
-            result.append(_only(chunk.dump, chunk.table, chunk.extent, pace))
+            result[at] = replace(result[at], again=(*result[at].again, chunk.extent))
     return tuple(result)
+
+
+def failed(dumps: Sequence[Cursor], chunks: Mapping[Chunk, str], pace: Pace) -> tuple[Cursor, ...]:
+    """The cursors, with the dumps of tables ended that cannot be read for the given reasons."""
+    result = list(dumps)
+    for chunk, reason in chunks.items():
+        at = _index(result, chunk)
+        if at is None:
+            result.append(Cursor(chunk.dump, chunk.table, pace.first_rows, failed=reason))
+        else:
+            result[at] = replace(result[at], failed=reason)
+    return tuple(result)
+
+
+def _index(dumps: Sequence[Cursor], chunk: Chunk) -> int | None:
+    """Which cursor a chunk came from, if it is still there."""
+    return next((i for i, c in enumerate(dumps) if (c.dump, c.table) == (chunk.dump, chunk.table)), None)
 
 
 def repaired(
@@ -112,62 +164,104 @@ def repaired(
         if keys is not None and len(keys) + waiting <= REPAIR_LIMIT:
             extent = Extent(keys=tuple(dict.fromkeys(keys)))
             result = read_again(result, [Chunk("", REPAIR, table, extent)] if keys else [], pace)
-        elif not any(c.table == table and c.upto is None for c in result):
+        elif not any(c.table == table and c.upto is None and c.where is None for c in result):
             result = (*result, Cursor(REPAIR, table, pace.first_rows))
     return result
 
 
 def next_round(
-    dumps: Sequence[Cursor], pace: Pace, boundaries: Boundaries, round_id: str
+    dumps: Sequence[Cursor],
+    pace: Pace,
+    boundaries: Boundaries,
+    round_id: str,
+    held: Collection[str] = (),
 ) -> tuple[tuple[Chunk, ...], tuple[Cursor, ...]]:
-    """The chunks to read now, filled from the first cursor on, and the cursors that remain.
+    """The chunks to read now and the cursors that remain.
+
+    Every dump gets its share of the round, and what is left over goes to who comes first. A dump that got nothing
+    comes first next time; within a dump one table follows the other.
 
     Chunks of one round must not overlap: a batch would deliver a key's state twice. So a round takes from a table
     either one extent that is read again or ranges of one cursor; who had to wait for that comes first next time.
     """
     chunks: list[Chunk] = []
-    left: list[Cursor] = []
-    waiting: list[Cursor] = []
+    cursors = list(dumps)
+    runs = [i for i, c in enumerate(cursors) if c.dump not in held and c.failed is None]
+    share = -(-pace.chunks // max(1, len({cursors[i].dump for i in runs})))
+    owner: dict[TableName, int | None] = {}  # whose ranges a round takes from a table; None for an extent read again
+    given: Counter[str] = Counter()
 
-    def take(cursor: Cursor, extent: Extent) -> None:
-        chunks.append(Chunk(f"{round_id}-{len(chunks)}", cursor.dump, cursor.table, extent))
+    def take(i: int, extent: Extent) -> None:
+        cursor = cursors[i]
+        extent = replace(extent, where=cursor.where)
+        chunks.append(Chunk(f"{round_id}-{len(chunks)}", cursor.dump, cursor.table, extent, cursor.key))
+        given[cursor.dump] += 1
 
-    for queued in dumps:
-        if any(c.table == queued.table for c in chunks):
-            waiting.append(queued)
-            continue
-        cursor, free = queued, pace.chunks - len(chunks)
-        if free and cursor.again:
+    def serve(i: int, most: int) -> None:
+        cursor = cursors[i] = _begun(cursors[i], boundaries)
+        if cursor.again:
             extent, rest = _first(cursor.again)
-            take(cursor, extent)
-            cursor, free = replace(cursor, again=rest), 0
-        if free and cursor.upto is None:
-            cursor = _begun(cursor, boundaries)
-        if free and cursor.upto is not None and cursor.after != cursor.upto:
+            take(i, extent)
+            owner[cursor.table] = None
+            cursors[i] = replace(cursor, again=rest)
+        elif cursor.upto is not None and cursor.after != cursor.upto:
+            owner[cursor.table] = i
             after = cursor.after
-            for upto in boundaries.cuts(cursor.table, after, cursor.upto, cursor.rows, free):
-                take(cursor, Extent(after, upto))
+            for upto in boundaries.cuts(cursor.table, after, cursor.upto, cursor.rows, most):
+                take(i, Extent(after, upto))
                 after = upto
-            cursor = replace(cursor, after=after)
-        if not cursor.exhausted:
-            left.append(cursor)
-    return tuple(chunks), (*waiting, *left)
+            cursors[i] = replace(cursor, after=after)
+
+    served, waited = set(), set()
+    for shared in (True, False):
+        for i in runs:
+            most = pace.chunks - len(chunks)
+            if shared:
+                most = min(most, share - given[cursors[i].dump])
+            if most <= 0 or cursors[i].exhausted or cursors[i].failed:
+                continue
+            if owner.get(cursors[i].table, i) != i:
+                waited.add(i)
+                continue
+            try:
+                served.add(i)
+                serve(i, most)
+            except TableUnreadable as error:
+                cursors[i] = replace(cursors[i], failed=error.message)
+
+    left = [i for i, c in enumerate(cursors) if c.failed or not c.exhausted]
+    left.sort(key=lambda i: (i not in waited - served, cursors[i].dump in given))
+    return tuple(chunks), tuple(cursors[i] for i in left)
 
 
 def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
-    """The cursor with its upper bound fixed; over nothing when the table is empty."""
-    upto = boundaries.last_key(cursor.table)
-    return replace(cursor, after=_NO_RANGE, upto=_NO_RANGE) if upto is None else replace(cursor, upto=upto)
+    """The cursor with its upper bound fixed, over nothing when the table is empty; from the beginning if the table
+    has another primary key than it had."""
+    key = boundaries.key(cursor.table)
+    if cursor.key not in (None, key):
+        if cursor.dump != REPAIR and any(e.keys for e in cursor.again):
+            raise TableUnreadable(
+                f"table {cursor.table} has another primary key now ({key}) than when it was asked for"
+            )
+        cursor = replace(cursor, after=None, upto=None, again=())
+    cursor = replace(cursor, key=key)
+    if cursor.upto is None:
+        upto = boundaries.last_key(cursor.table)
+        return replace(cursor, after=_NO_RANGE, upto=_NO_RANGE) if upto is None else replace(cursor, upto=upto)
+    return cursor
 
 
 def _first(again: Sequence[Extent]) -> tuple[Extent, tuple[Extent, ...]]:
-    """The extent to read first, and the rest: all single rows together, else one range."""
-    keys = dict.fromkeys(k for e in again for k in e.keys)
-    if keys:
-        return Extent(keys=tuple(keys)), tuple(e for e in again if not e.keys)
-    return again[0], tuple(again[1:])
+    """The extent to read first, and the rest: single rows together, else one range."""
+    single = [e for e in again if e.keys]
+    if not single:
+        return again[0], tuple(again[1:])
+    keys = list(dict.fromkeys(k for e in single for k in e.keys))
+    ranges = [e for e in again if not e.keys]
+    later = [Extent(keys=tuple(keys[KEYS_PER_CHUNK:]))] if keys[KEYS_PER_CHUNK:] else []
+    return Extent(keys=tuple(keys[:KEYS_PER_CHUNK])), (*later, *ranges)
 
 
-def _only(dump: str, table: TableName, extent: Extent, pace: Pace) -> Cursor:
-    """A cursor over nothing but this extent."""
-    return Cursor(dump, table, pace.first_rows, after=_NO_RANGE, upto=_NO_RANGE, again=(extent,))
+def _only(cursor: Cursor, extents: Iterable[Extent]) -> Cursor:
+    """The cursor, over nothing but these extents."""
+    return replace(cursor, after=_NO_RANGE, upto=_NO_RANGE, again=tuple(extents))

@@ -3,9 +3,10 @@
     position   the log is delivered up to here
     emit       chunks whose rows this batch delivers, each pinned to the staged file that was read inside its window
     read       chunks selected while this batch runs; the next batch ends their window
-    dumps      one cursor per table that is being dumped
+    dumps      one cursor per table that is being dumped, or whose dump has just failed
     suspects   transactions the log has shown committed that a select might not see yet (the visibility barrier)
     tables     tables whose first dump has been requested, so that a table added later gets one too
+    taken      the last dump request that has become cursors: none is taken twice
 
 Its size grows with the number of tables, never with the number of chunks or rows.
 """
@@ -27,11 +28,12 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Extent:
-    """Part of a table: the keys in `(after, upto]`, or exactly `keys`."""
+    """Part of a table: the keys in `(after, upto]`, or exactly `keys`; of these the rows that fulfil `where`."""
 
     after: Key | None = None
     upto: Key | None = None
     keys: tuple[Key, ...] = ()
+    where: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Chunk:
     dump: str
     table: TableName
     extent: Extent
+    key: str | None = None
+    """The primary key that the extent is written in."""
     stamp: str | None = None
     """In `emit`: the staged file that counts. A file staged later by a late task has another stamp."""
 
@@ -58,11 +62,25 @@ class Cursor:
     upto: Key | None = None
     """The greatest key when the dump began, or None until it has: later rows arrive by the log."""
     again: tuple[Extent, ...] = ()
-    """Extents to read before going on: lost chunks, and single rows that the log left incomplete."""
+    """Extents to read before going on: lost chunks, requested keys, rows that the log left incomplete."""
+    where: str | None = None
+    """Only rows that fulfil this condition."""
+    key: str | None = None
+    """The primary key it counts in. When the table gets another one, the dump of the table begins anew."""
+    failed: str | None = None
+    """Why the dump of the table has ended without reaching its end. Such a cursor stays for one batch."""
 
     @property
     def exhausted(self) -> bool:
         return not self.again and self.upto is not None and self.after == self.upto
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A request's number, in the store that gave it."""
+
+    store: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -75,6 +93,7 @@ class Offset:
     dumps: tuple[Cursor, ...] = ()
     suspects: tuple[int, ...] = ()
     tables: tuple[TableName, ...] = ()
+    taken: Taken | None = None
 
     @property
     def dumping(self) -> bool:
@@ -95,6 +114,8 @@ class Offset:
             data["suspects"] = list(self.suspects)
         if self.tables:
             data["tables"] = [list(t) for t in self.tables]
+        if self.taken is not None:
+            data["taken"] = [self.taken.store, self.taken.number]
         return data
 
     @staticmethod
@@ -112,6 +133,7 @@ class Offset:
             dumps=tuple(_cursor_from_json(c) for c in data.get("dumps", ())),
             suspects=tuple(data.get("suspects", ())),
             tables=tuple(TableName(*t) for t in data.get("tables", ())),
+            taken=Taken(*data["taken"]) if "taken" in data else None,
         )
 
 
@@ -121,26 +143,26 @@ def pinned(chunk: Chunk, stamp: str) -> Chunk:
 
 
 def _extent_to_json(extent: Extent) -> dict[str, Any]:
+    where = {} if extent.where is None else {"where": extent.where}
     if extent.keys:
-        return {"keys": [list(k) for k in extent.keys]}
-    return {"after": _key_to_json(extent.after), "upto": _key_to_json(extent.upto)}
+        return {"keys": [list(k) for k in extent.keys], **where}
+    return {"after": _key_to_json(extent.after), "upto": _key_to_json(extent.upto), **where}
 
 
 def _extent_from_json(data: Mapping[str, Any]) -> Extent:
-    if "keys" in data:
-        return Extent(keys=tuple(tuple(k) for k in data["keys"]))
-    return Extent(_key_from_json(data["after"]), _key_from_json(data["upto"]))
+    keys = tuple(tuple(k) for k in data.get("keys", ()))
+    return Extent(_key_from_json(data.get("after")), _key_from_json(data.get("upto")), keys, data.get("where"))
 
 
 def _chunk_to_json(chunk: Chunk) -> dict[str, Any]:
     data = {"id": chunk.id, "dump": chunk.dump, "table": list(chunk.table), **_extent_to_json(chunk.extent)}
-    if chunk.stamp is not None:
-        data["stamp"] = chunk.stamp
-    return data
+    texts = {"key": chunk.key, "stamp": chunk.stamp}
+    return {**data, **{name: text for name, text in texts.items() if text is not None}}
 
 
 def _chunk_from_json(data: Mapping[str, Any]) -> Chunk:
-    return Chunk(data["id"], data["dump"], TableName(*data["table"]), _extent_from_json(data), data.get("stamp"))
+    extent = _extent_from_json(data)
+    return Chunk(data["id"], data["dump"], TableName(*data["table"]), extent, data.get("key"), data.get("stamp"))
 
 
 def _cursor_to_json(cursor: Cursor) -> dict[str, Any]:
@@ -151,7 +173,8 @@ def _cursor_to_json(cursor: Cursor) -> dict[str, Any]:
         data["upto"] = list(cursor.upto)
     if cursor.again:
         data["again"] = [_extent_to_json(e) for e in cursor.again]
-    return data
+    texts = {"where": cursor.where, "key": cursor.key, "failed": cursor.failed}
+    return {**data, **{name: text for name, text in texts.items() if text is not None}}
 
 
 def _cursor_from_json(data: Mapping[str, Any]) -> Cursor:
@@ -162,6 +185,9 @@ def _cursor_from_json(data: Mapping[str, Any]) -> Cursor:
         after=_key_from_json(data.get("after")),
         upto=_key_from_json(data.get("upto")),
         again=tuple(_extent_from_json(e) for e in data.get("again", ())),
+        where=data.get("where"),
+        key=data.get("key"),
+        failed=data.get("failed"),
     )
 
 

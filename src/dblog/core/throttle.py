@@ -1,4 +1,7 @@
-"""The throttle: how much a dump may ask of the source database. All of it can be changed while a stream runs."""
+"""The throttle: how much dumps may ask of the source database. All of it can be changed while a stream runs.
+
+`Throttle` is what people set; `Governor` says when the next round may open. Pure: it is told the time.
+"""
 
 from __future__ import annotations
 
@@ -110,3 +113,65 @@ def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         except (ValueError, TypeError, KeyError, OverflowError):
             raise ConfigError(f"setting {name!r} has the value {value!r}", hint=f"allowed is {setting.takes}") from None
     return result
+
+
+PENALTY_SECONDS, MOST_PENALTY_SECONDS = 1.0, 60.0
+"""How long no round opens after a select that took too long; doubled each time it happens again."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the source is."""
+
+    lag_seconds: float | None = None
+    """How long after its commit a transaction was captured."""
+    probe: float | None = None
+    trouble: str | None = None
+    """Why the probe gave nothing."""
+
+
+class Governor:
+    """Says when the next round may open. Times are of one steady clock."""
+
+    def __init__(self) -> None:
+        self._opened = 0.0
+        self._free_at = 0.0
+        self._paid_until = 0.0
+        self._penalty = 0.0
+        self._punished_until = 0.0
+        self._why = ""
+
+    def opened(self, now: float) -> None:
+        """A round opens."""
+        self._opened = now
+
+    def read(self, throttle: Throttle, now: float, rows: int, slowest: float) -> None:
+        """The round was read: so many rows, and its slowest select took so long."""
+        self._free_at = now + throttle.delay_seconds
+        if throttle.rows_per_second is not None:
+            self._paid_until = max(self._paid_until, self._opened) + rows / throttle.rows_per_second
+        if throttle.max_select_seconds is not None and slowest > throttle.max_select_seconds:
+            self._penalty = min(max(PENALTY_SECONDS, 2 * self._penalty), MOST_PENALTY_SECONDS)
+            self._punished_until = now + self._penalty
+            self._why = f"a select took {slowest:.3g} s, over {throttle.max_select_seconds:g} s"
+        else:
+            self._penalty = 0.0
+
+    def waits(self, throttle: Throttle, now: float, load: Load) -> str | None:
+        """Why no round may open now; None when one may."""
+        if throttle.paused:
+            return "paused"
+        if now < self._free_at and throttle.delay_seconds:
+            return f"delay of {throttle.delay_seconds:g} s"
+        if now < self._paid_until and throttle.rows_per_second is not None:
+            return f"limit of {throttle.rows_per_second:g} rows per second"
+        if now < self._punished_until and throttle.max_select_seconds is not None:
+            return self._why
+        if throttle.max_lag_seconds is not None and (load.lag_seconds or 0.0) > throttle.max_lag_seconds:
+            return f"lag of {load.lag_seconds:.3g} s is over {throttle.max_lag_seconds:g} s"
+        if throttle.probe is not None and throttle.probe_max is not None:
+            if load.trouble is not None:
+                return f"the probe failed: {load.trouble}"
+            if load.probe is not None and load.probe > throttle.probe_max:
+                return f"probe gives {load.probe:g}, over {throttle.probe_max:g}"
+        return None

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.dump import Boundaries, Pace, Staged, next_round, read_again, repaired, requested
+from dblog.core.dump import Boundaries, Orders, Pace, Staged, failed, next_round, ordered, read_again, repaired
 from dblog.core.event import Op
 from dblog.core.offset import Chunk, Cursor, Key, Offset, pinned
 from dblog.core.schema import TableName
@@ -47,38 +47,42 @@ def plan(
     mark: Mark,
     *,
     staged: Mapping[str, Staged],
-    wanted: Sequence[TableName],
+    orders: Orders,
     pace: Pace,
     boundaries: Boundaries,
 ) -> Offset:
     """The offset that ends the batch after `start`.
 
-    `staged` holds what is on the spool for the chunks of `start`; `wanted` the tables that must have been dumped.
+    `staged` holds what is on the spool for the chunks of `start`; `orders` what people want of the dumps.
 
     1. `mark` is the high watermark of the round of `start`: its chunks are emitted, each pinned to its staged file.
-    2. A chunk that is not there (any more) is read again in a later round: twice is harmless, never is not.
+    2. A chunk that is not there (any more) is read again in a later round: twice is harmless, never is not. One that
+       can never be read ends the dump of its table.
     3. Unless a select might miss what the log has shown (the visibility barrier), `mark` is also the low watermark
        of a new round.
     """
     # 1. the round of the start offset ends here
     if start.read and mark.token is None:
         raise WatermarkError("a batch that ends a window must end at a watermark")
-    emit = tuple(pinned(c, staged[c.id].stamp) for c in start.read if c.id in staged)
+    unreadable = {c: reason for c in start.read if c.id in staged and (reason := staged[c.id].failed) is not None}
+    emit = tuple(pinned(c, staged[c.id].stamp) for c in start.read if c.id in staged and c not in unreadable)
     # 2. what was lost goes back to its cursor
     lost = [c for c in start.emit if c.id not in staged or staged[c.id].stamp != c.stamp]
     lost += [c for c in start.read if c.id not in staged]
-    dumps = tuple(_resized(c, emit, staged, pace) for c in start.dumps)
-    dumps = repaired(read_again(dumps, lost, pace), mark.holes, pace)
-    dumps, tables = requested(dumps, start.tables, wanted, pace)
+    dumps = tuple(_resized(c, emit, staged, pace) for c in start.dumps if c.failed is None)
+    dumps = failed(read_again(dumps, lost, pace), unreadable, pace)
+    dumps, tables = ordered(repaired(dumps, mark.holes, pace), start.tables, orders, pace)
     # 3. open the next round
     read: tuple[Chunk, ...] = ()
     if mark.token is not None and not mark.suspects:
-        read, dumps = next_round(dumps, pace, boundaries, round_id=mark.token)
-    return Offset(mark.position, emit, read, dumps, mark.suspects, tables)
+        read, dumps = next_round(dumps, pace, boundaries, mark.token, orders.held)
+    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, orders.taken or start.taken)
 
 
 def _resized(cursor: Cursor, emit: Sequence[Chunk], staged: Mapping[str, Staged], pace: Pace) -> Cursor:
     mine = [staged[c.id] for c in emit if (c.dump, c.table) == (cursor.dump, cursor.table) and not c.extent.keys]
+    if cursor.where is not None:  # the select has looked at more rows than it gave
+        mine = [replace(s, rows=cursor.rows) for s in mine]
     return replace(cursor, rows=pace.next_rows(cursor.rows, mine))
 
 
@@ -89,12 +93,12 @@ def survivors(rows: pa.Table, key: Sequence[str], log: Iterable[pa.RecordBatch])
     Every key a change names counts, the old one of a key update as well as the new one (it is a delete and a create);
     a truncate touches all.
     """
-    keys = _key_columns(rows, key)
+    keys = key_columns(rows, key)
     keep = np.ones(rows.num_rows, np.bool_)
     for batch in log:
         if pc.any(pc.equal(batch.column("_op"), int(Op.truncate))).as_py():
             return pa.array(np.zeros(rows.num_rows, np.bool_))
-        touched = matches(keys, _key_columns(batch, key))
+        touched = matches(keys, key_columns(batch, key))
         keep &= ~touched.to_numpy(zero_copy_only=False)
     return pa.array(keep)
 
@@ -129,7 +133,7 @@ def _identity(row: _Row, key: Sequence[str]) -> _Identity:
     return tuple(repr(row[k]) for k in key)
 
 
-def _key_columns(rows: pa.Table | pa.RecordBatch, key: Sequence[str]) -> list[pa.Array]:
+def key_columns(rows: pa.Table | pa.RecordBatch, key: Sequence[str]) -> list[pa.Array]:
     columns = [rows.column(k) for k in key]
     return [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
 
@@ -140,7 +144,7 @@ def _rescuable(changes: Sequence[pa.RecordBatch], key: Sequence[str], chunk: pa.
     for batch in changes:
         incomplete = batch.filter(pc.is_valid(batch.column("_unchanged")))
         if incomplete.num_rows:
-            hit = matches(_key_columns(chunk, key), _key_columns(incomplete, key))
+            hit = matches(key_columns(chunk, key), key_columns(incomplete, key))
             found |= hit.to_numpy(zero_copy_only=False)
     return chunk.filter(pa.array(found))
 
@@ -150,7 +154,7 @@ def _left_out(changes: Sequence[pa.RecordBatch], key: Sequence[str], rows: pa.Ta
     was created or deleted in the window."""
     left_out: dict[_Identity, set[str]] = {}
     for batch in changes:
-        about = batch.filter(matches(_key_columns(batch, key), _key_columns(rows, key)))
+        about = batch.filter(matches(key_columns(batch, key), key_columns(rows, key)))
         for change in about.select(["_op", "_unchanged", *key]).to_pylist():
             absent = set(change["_unchanged"] or ()) if change["_op"] == Op.update else set()
             k = _identity(change, key)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core.dump import Boundaries
-from dblog.core.offset import Extent
+from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
 
 Ints = npt.NDArray[np.int64]
@@ -64,6 +64,8 @@ class Run:
     """The watermark that ends this run."""
     nbytes: int = 0
     """Bytes received from the database for this run."""
+    committed_at: int | None = None
+    """When the last transaction committed, by the database's clock, in microseconds since 1970."""
 
     @property
     def position(self) -> int | None:
@@ -154,6 +156,34 @@ class Source(Boundaries, Protocol):
         """Those of the committed transactions `xids` that a select started now might still not see."""
         ...
 
-    def select(self, table: TableName, extent: Extent) -> Selection | None:
-        """Open a read of an extent's rows. None when the table is gone."""
+    def select(self, table: TableName, extent: Extent, key: str | None) -> Selection:
+        """Open a read of an extent's rows. Raises KeyChanged when the table's primary key is not `key`, and
+        TableUnreadable when the extent can never be read."""
+        ...
+
+    # -- what requests need ----------------------------------------------------------------------------------
+
+    def estimate(self, table: TableName) -> int | None:
+        """About how many rows the table has."""
+        ...
+
+    def missing(self, table: TableName, keys: Sequence[Key]) -> list[Key]:
+        """Those of the keys that no row has now. Raises TableUnreadable when they are no keys of the table."""
+        ...
+
+    def check_condition(self, table: TableName, where: str) -> None:
+        """Raise TableUnreadable unless the condition can be asked of the table."""
+        ...
+
+    def identity(self) -> Mapping[str, str]:
+        """Which database this is and which place in its log, for people: no secrets."""
+        ...
+
+    def probe(self, query: str) -> float:
+        """The number that a user's query gives, a measure of the database's load. Raises SourceError."""
+        ...
+
+    def health(self) -> Mapping[str, Any]:
+        """How the database keeps our log, for people: `latest` (the end of its log), and what it says of the reader's
+        place in it."""
         ...

@@ -12,8 +12,8 @@ from typing import Any
 
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.schema import TableName
-from dblog.engine import Limit, Settings
 from dblog.errors import ConfigError
+from dblog.planner import Limit, Settings
 from dblog.sources.postgres.connect import Address, parse
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.source import Postgres
@@ -38,6 +38,8 @@ OPTIONS = (
     Option("slot", "lower-case letters, digits, _", "the replication slot; one for each query", "from the tables"),
     Option("publication", "a name", "the publication", "the slot's name"),
     Option("spool", "a folder or file system URI", "where captured log and chunks wait", "a temporary folder"),
+    Option("pipeline", "a name", "what people call this stream: dblog status, dblog dump ...", "the slot's name"),
+    Option("state", "a file or off", "where requests, settings and progress are kept", "one file for each user"),
     Option("chunkRows", "auto or a number", "rows per chunk of a dump; auto adapts them to the select's time", "auto"),
     Option("parallelism", "a number", "chunks that are selected at the same time", "the driver's cores, at most 8"),
     Option("maxRowsPerTrigger", "a number", "rows of log per batch, cut between transactions", "no limit"),
@@ -62,6 +64,9 @@ class Options:
     slot: str
     publication: str
     spool: str
+    pipeline: str
+    state: str | None
+    """Where the state store is: None for the default place, `off` for none."""
     types: TypeOptions
     settings: Settings
     limit: Limit
@@ -98,6 +103,8 @@ def read_options(given: Mapping[str, str]) -> Options:
         slot=slot,
         publication=values.get("publication", slot),
         spool=values.get("spool") or _default_spool(address, slot),
+        pipeline=values.get("pipeline") or slot,
+        state=values.get("state"),
         types=TypeOptions(
             decimals=read.choice("decimals", ("decimal", "string")), arrays=read.choice("arrays", ("array", "string"))
         ),

@@ -6,10 +6,11 @@ anywhere. So the reader holds nothing but options; the engine lives only in the 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +21,21 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dblog.core.offset import Offset
-from dblog.engine import Engine, Limit
-from dblog.errors import ConfigError, ConnectionLost, PreconditionFailed, SchemaChanged, TableLocked
+from dblog.engine import Engine
+from dblog.errors import (
+    ConfigError,
+    ConnectionLost,
+    DBLogError,
+    KeyChanged,
+    PreconditionFailed,
+    SchemaChanged,
+    TableLocked,
+)
+from dblog.planner import Limit
 from dblog.spark.options import Options, read_options
 from dblog.spark.rows import RESERVED, Enveloped, Shape, Typed, in_order, regrouped
 from dblog.spool import Spool
+from dblog.state import open_store
 from dblog.tasks import Emit, Log, Select, emitted_rows, log_changes, stage
 
 
@@ -107,25 +118,25 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        engine, _ = self._started()
         everything = isinstance(limit, ReadAllAvailable)
-        return engine.next(Offset.from_json(start), Limit() if everything else self._options.limit).to_json()
+        with self._reporting() as (engine, _):
+            return engine.next(Offset.from_json(start), Limit() if everything else self._options.limit).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._running is None else self._running[0].report()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        engine, _ = self._started()
-        engine.drain()
+        with self._reporting() as (engine, _):
+            engine.drain()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        engine, shape = self._started()
-        work = engine.batch(Offset.from_json(start), Offset.from_json(end))
+        with self._reporting() as (engine, shape):
+            work = engine.batch(Offset.from_json(start), Offset.from_json(end))
         return [Lane(lane, shape) for lane in lanes(work, self._options.settings.parallelism)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        engine, _ = self._started()
-        engine.commit(Offset.from_json(end))
+        with self._reporting() as (engine, _):
+            engine.commit(Offset.from_json(end))
 
     def stop(self) -> None:
         if self._running is not None:
@@ -147,8 +158,27 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     shape.check(versions, source, accepted)
 
             version = shape.table.version if isinstance(shape, Typed) else None
-            self._running = Engine(source, Spool(options.spool), options.settings, check, version), shape
+            engine = Engine(
+                source,
+                Spool(options.spool),
+                options.settings,
+                check,
+                version,
+                pipeline=options.pipeline,
+                open_store=None if options.state == "off" else partial(open_store, options.state),
+            )
+            self._running = engine, shape
         return self._running
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[tuple[Engine, Shape]]:
+        """The engine; when it fails, people are told why."""
+        engine, shape = self._started()
+        try:
+            yield engine, shape
+        except DBLogError as error:
+            engine.stop(error)
+            raise
 
     # -- the executors -------------------------------------------------------------------------------------
 
@@ -170,7 +200,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case Select(chunk=chunk):
                 try:
                     stage(self._options.source, spool, chunk)
-                except (TableLocked, ConnectionLost):
+                except (TableLocked, ConnectionLost, KeyChanged):
                     return  # the planner reads it in its window, or in a later round; the log must not wait or fail
 
 

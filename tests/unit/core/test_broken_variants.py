@@ -6,11 +6,12 @@ A rule that no history misses would be either superfluous or untested.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from dblog.core.dump import Staged
+from dblog.core.dump import INITIAL, REPAIR, Staged
 from dblog.core.event import Op
 from dblog.core.offset import Chunk, Offset
 from tests.unit.core.sim.database import Change, Violation, within
@@ -134,6 +135,23 @@ class AcknowledgedBeforeTheCommit(World):
         super().query()
 
 
+class HeldDumpsAreForgotten(World):
+    """A dump that is paused loses its place."""
+
+    def plan(self, start: Offset) -> Offset:
+        held = {a.id for a in self.asked if a.paused}
+        return super().plan(replace(start, dumps=tuple(c for c in start.dumps if c.dump not in held)))
+
+
+class RequestsForgottenAtRestart(World):
+    """A new driver believes that a request which was taken has been served."""
+
+    def restarted(self, data: dict[str, object]) -> dict[str, object]:
+        offset = Offset.from_json(data)
+        own = (INITIAL, REPAIR)
+        return replace(offset, dumps=tuple(c for c in offset.dumps if c.dump in own)).to_json()
+
+
 HISTORIES = 600
 
 
@@ -157,6 +175,8 @@ VARIANTS: list[tuple[type[World], Odds]] = [
     (NoCompletion, Odds()),
     (HolesStayHoles, Odds()),
     (AcknowledgedBeforeTheCommit, Odds()),
+    (HeldDumpsAreForgotten, Odds(request=0.5)),
+    (RequestsForgottenAtRestart, Odds(request=0.5, crash=0.08)),
 ]
 
 

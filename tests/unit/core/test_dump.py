@@ -4,12 +4,26 @@ from collections.abc import Sequence
 
 import pytest
 
-from dblog.core.dump import INITIAL, REPAIR, REPAIR_LIMIT, Pace, Staged, next_round, read_again, repaired, requested
+from dblog.core.dump import (
+    INITIAL,
+    REPAIR,
+    REPAIR_LIMIT,
+    Orders,
+    Pace,
+    Staged,
+    next_round,
+    of_keys,
+    ordered,
+    read_again,
+    repaired,
+)
 from dblog.core.offset import Chunk, Cursor, Extent, Key
 from dblog.core.schema import TableName
+from dblog.errors import TableUnreadable
 
 A, B = TableName("public", "a"), TableName("public", "b")
 PACE = Pace(chunks=2, rows=2)
+KEY = "id integer"
 
 
 class Keys:
@@ -17,6 +31,11 @@ class Keys:
 
     def __init__(self, **tables: Sequence[int]) -> None:
         self.tables = tables
+
+    def key(self, table: TableName) -> str:
+        if table.name not in self.tables:
+            raise TableUnreadable(f"table {table} does not exist")
+        return KEY
 
     def last_key(self, table: TableName) -> Key | None:
         return (str(max(self.tables[table.name])),) if self.tables[table.name] else None
@@ -55,7 +74,7 @@ def test_fast_chunks_grow_at_most_sixteenfold_at_a_time() -> None:
 
 def test_chunks_stay_within_bounds() -> None:
     assert Pace().next_rows(2_000, [Staged("s", 2_000, 60.0)]) == Pace.LEAST_ROWS
-    assert Pace().next_rows(400_000, [Staged("s", 400_000, 0.001)]) == Pace.MOST_ROWS
+    assert Pace().next_rows(400_000, [Staged("s", 400_000, 0.001)]) == Pace.most
 
 
 def test_a_chunk_that_was_far_from_full_says_nothing_about_the_pace() -> None:
@@ -67,14 +86,14 @@ def test_a_chunk_that_was_far_from_full_says_nothing_about_the_pace() -> None:
 
 
 def test_every_wanted_table_is_dumped_once() -> None:
-    cursors, known = requested((), (A,), (A, B), PACE)
+    cursors, known = ordered((), (A,), Orders(wanted=(A, B)), PACE)
     assert cursors == (Cursor(INITIAL, B, 2),)
     assert known == (A, B)
-    assert requested(cursors, known, (A, B), PACE) == (cursors, known)
+    assert ordered(cursors, known, Orders(wanted=(A, B)), PACE) == (cursors, known)
 
 
 def test_a_table_that_is_not_wanted_any_more_stays_known() -> None:
-    assert requested((), (A,), (), PACE) == ((), (A,))
+    assert ordered((), (A,), Orders(), PACE) == ((), (A,))
 
 
 # rounds
@@ -111,13 +130,13 @@ def test_a_range_whose_rows_are_gone_still_comes_to_its_end() -> None:
 def test_small_tables_share_a_round() -> None:
     chunks, left = next_round((Cursor(INITIAL, A, 2), Cursor(INITIAL, B, 2)), PACE, Keys(a=[1], b=[1, 2, 3]), "w")
     assert ranges(chunks) == [("a", None, ("1",)), ("b", None, ("2",))]
-    assert left == (Cursor(INITIAL, B, 2, ("2",), ("3",)),)
+    assert left == (Cursor(INITIAL, B, 2, ("2",), ("3",), key=KEY),)
 
 
 def test_a_full_round_leaves_the_other_cursors_as_they_are() -> None:
     waiting = Cursor(INITIAL, B, 2)
     _, left = next_round((Cursor(INITIAL, A, 1), waiting), PACE, Keys(a=[1, 2, 3], b=[1]), "w")
-    assert left == (Cursor(INITIAL, A, 1, ("2",), ("3",)), waiting)
+    assert left == (Cursor(INITIAL, A, 1, ("2",), ("3",), key=KEY), waiting)
 
 
 # chunks of one round do not overlap
@@ -200,3 +219,88 @@ def test_a_whole_dump_that_has_not_begun_is_not_queued_twice() -> None:
 def test_a_whole_dump_that_has_begun_does_not_count_for_later_holes() -> None:
     begun = Cursor(REPAIR, A, 2, ("3",), ("9",))
     assert repaired((begun,), {A: None}, PACE) == (begun, Cursor(REPAIR, A, 2))
+
+
+# requests
+
+
+def dumps_of(chunks: Sequence[Chunk]) -> list[str]:
+    return [c.dump for c in chunks]
+
+
+def test_requests_become_cursors_and_what_is_cancelled_is_gone() -> None:
+    mine, other = Cursor("1-a", A, 2), Cursor("2-b", B, 2)
+    assert ordered((mine,), (), Orders(new=(other,)), PACE) == ((mine, other), ())
+    assert ordered((mine,), (), Orders(new=(other,), cancelled=frozenset({"1-a"})), PACE) == ((other,), ())
+
+
+def test_every_dump_gets_its_share_of_a_round() -> None:
+    dumps = (Cursor(INITIAL, A, 1), Cursor("1-a", B, 1))
+    chunks, _ = next_round(dumps, Pace(chunks=4, rows=1), Keys(a=range(9), b=range(9)), "w")
+    assert dumps_of(chunks) == [INITIAL, INITIAL, "1-a", "1-a"]
+
+
+def test_what_one_dump_does_not_need_goes_to_another() -> None:
+    dumps = (Cursor(INITIAL, A, 1), Cursor("1-a", B, 1))
+    chunks, _ = next_round(dumps, Pace(chunks=4, rows=1), Keys(a=range(9), b=[1]), "w")
+    assert sorted(dumps_of(chunks)) == ["1-a", INITIAL, INITIAL, INITIAL]
+    assert [c.extent.upto for c in chunks if c.dump == INITIAL] == [("0",), ("1",), ("2",)]
+
+
+def test_more_dumps_than_chunks_take_turns() -> None:
+    names = "abcde"
+    dumps = tuple(Cursor(n, TableName("public", n), 1) for n in names)
+    keys = Keys(**{n: range(9) for n in names})
+    served: list[str] = []
+    for n in range(5):
+        chunks, dumps = next_round(dumps, PACE, keys, f"w{n}")
+        served += dumps_of(chunks)
+    assert sorted(served) == sorted(names * 2)
+
+
+def test_a_dump_that_is_held_waits_and_keeps_its_place() -> None:
+    held = Cursor("1-a", A, 1, ("1",), ("5",), key=KEY)
+    chunks, left = next_round((held, Cursor(INITIAL, B, 2)), PACE, Keys(a=range(6), b=[1]), "w", {"1-a"})
+    assert dumps_of(chunks) == [INITIAL]
+    assert left == (held,)
+
+
+def test_many_keys_are_read_in_portions() -> None:
+    keys: list[Key] = [(str(n),) for n in range(2500)]
+    dumps: tuple[Cursor, ...] = (of_keys("1-a", A, keys, KEY, PACE),)
+    read: list[Key] = []
+    while dumps:
+        chunks, dumps = next_round(dumps, PACE, Keys(a=range(9)), f"w{len(read)}")
+        assert all(len(c.extent.keys) <= 1000 for c in chunks)
+        read += [k for c in chunks for k in c.extent.keys]
+    assert read == keys
+
+
+def test_the_condition_of_a_dump_is_that_of_its_chunks_also_when_they_are_read_again() -> None:
+    chunks, left = next_round((Cursor("1-a", A, 2, where="n > 1"),), Pace(chunks=1), Keys(a=[1, 2, 3]), "w1")
+    assert [c.extent.where for c in chunks] == ["n > 1"]
+    for dumps in (left, ()):
+        again, _ = next_round(read_again(dumps, chunks, PACE), PACE, Keys(a=[1, 2, 3]), "w2")
+        assert again[0].extent == chunks[0].extent
+
+
+def test_a_table_that_is_gone_fails_its_dump_and_no_other() -> None:
+    chunks, left = next_round((Cursor("1-a", A, 2), Cursor("2-b", B, 2)), PACE, Keys(b=[1]), "w")
+    assert dumps_of(chunks) == ["2-b"]
+    assert [(c.dump, c.failed) for c in left] == [("1-a", "table public.a does not exist")]
+
+
+def test_a_table_with_another_key_is_dumped_from_its_beginning() -> None:
+    old = Cursor(INITIAL, A, 2, ("x", "y"), ("z", "z"), again=(Extent(("a", "b"), ("c", "d")),), key="a text, b text")
+    chunks, _ = next_round((old,), PACE, Keys(a=[1, 2, 3]), "w")
+    assert ranges(chunks) == [("a", None, ("2",)), ("a", ("2",), ("3",))]
+    assert {c.key for c in chunks} == {KEY}
+
+
+def test_keys_that_are_asked_for_are_of_no_use_when_the_table_has_another_key() -> None:
+    chunks, (failed,) = next_round((of_keys("1-a", A, [("x",)], "a text", PACE),), PACE, Keys(a=[1]), "w")
+    assert not chunks
+    assert failed.failed is not None
+    assert "another primary key" in failed.failed
+    chunks, _ = next_round((of_keys(REPAIR, A, [("x",)], "a text", PACE),), PACE, Keys(a=[1]), "w")
+    assert ranges(chunks) == [("a", None, ("1",))], "a repair reads the whole table then"

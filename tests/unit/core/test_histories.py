@@ -66,6 +66,8 @@ def test_a_seed_is_a_history() -> None:
         "driver selects",
         "selects repair",
         "selects initial parts",
+        "selects r0 ",
+        "selects r1 ",
         "[truncate",
         "doc=<left out>",
     ],

@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog.core.offset import Chunk, Cursor, Extent, Offset, pinned
+from dblog.core.offset import Chunk, Cursor, Extent, Offset, Taken, pinned
 from dblog.core.schema import TableName
 from dblog.errors import PositionLost
 
 keys = st.lists(st.text(max_size=8), max_size=3).map(tuple)
 tables = st.builds(TableName, st.text(max_size=8), st.text(max_size=8))
 extents = st.one_of(
-    st.builds(Extent, st.none() | keys, st.none() | keys),
+    st.builds(Extent, st.none() | keys, st.none() | keys, where=st.none() | st.text(max_size=8)),
     st.builds(Extent, keys=st.lists(keys, min_size=1, max_size=3).map(tuple)),
 )
+texts = st.none() | st.text(max_size=8)
 chunks = st.lists(
-    st.builds(Chunk, st.text(max_size=8), st.text(max_size=8), tables, extents, st.none() | st.text(max_size=8)),
+    st.builds(Chunk, st.text(max_size=8), st.text(max_size=8), tables, extents, texts, texts),
     max_size=3,
 ).map(tuple)
 cursors = st.builds(
@@ -28,6 +29,9 @@ cursors = st.builds(
     st.none() | keys,
     st.none() | keys,
     st.lists(extents, max_size=2).map(tuple),
+    texts,
+    texts,
+    texts,
 )
 offsets = st.builds(
     Offset,
@@ -37,6 +41,7 @@ offsets = st.builds(
     st.lists(cursors, max_size=3).map(tuple),
     st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
     st.lists(tables, max_size=3).map(tuple),
+    st.none() | st.builds(Taken, st.text(max_size=8), st.integers(0, 2**63 - 1)),
 )
 
 THOUSAND = tuple(TableName("inventory", f"table_{n:04}") for n in range(1000))
@@ -106,4 +111,4 @@ def test_a_cursor_is_exhausted_when_it_reached_its_end_and_nothing_is_read_again
 
 def test_pinning_a_chunk_keeps_the_rest() -> None:
     chunk = Chunk("w-0", "initial", TableName("public", "orders"), Extent(None, ("9",)))
-    assert pinned(chunk, "s") == Chunk("w-0", "initial", chunk.table, chunk.extent, "s")
+    assert pinned(chunk, "s") == Chunk("w-0", "initial", chunk.table, chunk.extent, stamp="s")

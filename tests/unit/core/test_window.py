@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog.core.dump import INITIAL, REPAIR, Pace, Staged
+from dblog.core.dump import INITIAL, REPAIR, Orders, Pace, Staged
 from dblog.core.event import Op, change_schema
-from dblog.core.offset import Chunk, Cursor, Extent, Key, Offset, pinned
+from dblog.core.offset import Chunk, Cursor, Extent, Key, Offset, Taken, pinned
 from dblog.core.schema import TableName
 from dblog.core.window import Mark, complete, matches, plan, survivors
 from dblog.errors import WatermarkError
@@ -264,6 +264,9 @@ def test_a_key_that_does_not_equal_itself_is_completed_too() -> None:
 class Tens:
     """Tables whose keys are 1 to 10."""
 
+    def key(self, table: TableName) -> str:
+        return KEY
+
     def last_key(self, table: TableName) -> Key | None:
         return ("10",)
 
@@ -272,16 +275,22 @@ class Tens:
         return [(str(min(low + rows * (n + 1), int(upto[0]))),) for n in range(count) if low + rows * n < int(upto[0])]
 
 
+KEY = "id integer"
 PACE = Pace(chunks=2, rows=4)
-CHUNK = Chunk("w1-0", INITIAL, A, Extent(None, ("4",)))
-OTHER = Chunk("w1-1", INITIAL, A, Extent(("4",), ("8",)))
-LEFT = Cursor(INITIAL, A, 4, ("8",), ("10",))
+CHUNK = Chunk("w1-0", INITIAL, A, Extent(None, ("4",)), KEY)
+OTHER = Chunk("w1-1", INITIAL, A, Extent(("4",), ("8",)), KEY)
+LEFT = Cursor(INITIAL, A, 4, ("8",), ("10",), key=KEY)
 
 
 def planned(
-    start: Offset, mark: Mark, staged: dict[str, Staged] | None = None, wanted: Sequence[TableName] = ()
+    start: Offset,
+    mark: Mark,
+    staged: dict[str, Staged] | None = None,
+    wanted: Sequence[TableName] = (),
+    orders: Orders | None = None,
 ) -> Offset:
-    return plan(start, mark, staged=staged or {}, wanted=wanted, pace=PACE, boundaries=Tens())
+    orders = orders or Orders(wanted=tuple(wanted))
+    return plan(start, mark, staged=staged or {}, orders=orders, pace=PACE, boundaries=Tens())
 
 
 def test_a_wanted_table_opens_a_round_at_the_watermark() -> None:
@@ -352,5 +361,37 @@ def test_the_next_chunks_have_the_size_that_the_last_ones_allow() -> None:
     start = Offset(9, read=(CHUNK,), dumps=(Cursor(INITIAL, A, 10_000, ("4",), ("10",)),))
     mark = Mark(20, "w2", suspects=(1,))
     staged = {"w1-0": Staged("s0", 10_000, 1.0)}
-    end = plan(start, mark, staged=staged, wanted=(), pace=Pace(seconds=0.5), boundaries=Tens())
+    end = plan(start, mark, staged=staged, orders=Orders(), pace=Pace(seconds=0.5), boundaries=Tens())
+    assert [c.rows for c in end.dumps] == [5_000]
+
+
+def test_a_chunk_that_can_never_be_read_ends_the_dump_of_its_table() -> None:
+    staged = {"w1-0": Staged("", 0, 0.0, failed="it is gone"), "w1-1": Staged("s1", 4, 0.1)}
+    for left in ((LEFT,), ()):
+        end = planned(Offset(9, read=(CHUNK, OTHER), dumps=left), Mark(20, "w2"), staged)
+        assert end.emit == (pinned(OTHER, "s1"),)
+        assert [(c.dump, c.table, c.failed) for c in end.dumps] == [(INITIAL, A, "it is gone")]
+        assert end.read == ()
+        assert planned(end, Mark(30, "w3"), {"w1-1": Staged("s1", 4, 0.1)}) == Offset(30), "it stays for one batch"
+
+
+def test_a_request_is_taken_once() -> None:
+    orders = Orders(new=(Cursor("4-a", A, 4),), taken=Taken("store", 4))
+    end = planned(Offset(9, taken=Taken("store", 3)), Mark(20, None), orders=orders)
+    assert end == Offset(20, dumps=(Cursor("4-a", A, 4),), taken=Taken("store", 4))
+    assert planned(end, Mark(30, "w")).taken == Taken("store", 4)
+
+
+def test_a_held_dump_delivers_the_chunks_it_has_read_and_no_more() -> None:
+    start = Offset(9, read=(CHUNK,), dumps=(LEFT,))
+    end = planned(start, Mark(20, "w2"), {"w1-0": Staged("s0", 4, 0.1)}, orders=Orders(held=frozenset({INITIAL})))
+    assert end == Offset(20, emit=(pinned(CHUNK, "s0"),), dumps=(LEFT,))
+
+
+def test_a_condition_is_paced_by_the_rows_it_looks_at() -> None:
+    cursor = Cursor("1-a", A, 10_000, ("4",), ("10",), where="rare")
+    start = Offset(9, read=(Chunk("w1-0", "1-a", A, Extent(None, ("4",), where="rare")),), dumps=(cursor,))
+    staged = {"w1-0": Staged("s0", 3, 1.0)}
+    mark = Mark(20, "w", suspects=(1,))
+    end = plan(start, mark, staged=staged, orders=Orders(), pace=Pace(seconds=0.5), boundaries=Tens())
     assert [c.rows for c in end.dumps] == [5_000]

@@ -6,19 +6,46 @@ the column's own collation, ever compares two of them. Row-value comparisons on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from psycopg2 import sql
 
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import SchemaChanged
+from dblog.errors import SchemaChanged, TableUnreadable
 from dblog.sources.postgres.connect import Connection
 from dblog.sources.postgres.copy import decode_rows, select_list
 
 BATCH_BYTES = 2 << 20
 """Rows are decoded in portions that the processor's cache holds."""
+
+KEYS_PER_QUERY = 1000
+
+
+def primary_key(connection: Connection, table: TableName) -> str:
+    """What the table's primary key consists of. Collations count, because they order."""
+    with connection.cursor() as cursor:
+        cursor.execute(_PRIMARY_KEY, tuple(table))
+        found = cursor.fetchone()
+    if found is None:
+        raise TableUnreadable(f"table {table} does not exist")
+    if found[0] is None:
+        raise TableUnreadable(f"table {table} has no primary key", hint=f"alter table {table} add primary key (...)")
+    return str(found[0])
+
+
+_PRIMARY_KEY = """
+select (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
+                   pg_catalog.format_type(a.atttypid, a.atttypmod),
+                   case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end),
+               ', ' order by k.place)
+        from pg_catalog.pg_index i cross join unnest(i.indkey) with ordinality k(attnum, place)
+        join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+        where i.indrelid = c.oid and i.indisprimary and k.place <= i.indnkeyatts)
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
+"""
 
 
 def last_key(connection: Connection, schema: TableSchema) -> Key | None:
@@ -103,7 +130,64 @@ def _texts(schema: TableSchema) -> sql.Composed:
     return sql.SQL(", ").join(sql.SQL("{}::pg_catalog.text").format(_column(k)) for k in schema.key)
 
 
+def missing(connection: Connection, schema: TableSchema, keys: Sequence[Key]) -> list[Key]:
+    """Those of the keys that no row has. The database compares, so another spelling of a key may well have one."""
+    table = _from(connection, schema.table)
+    names = [sql.Identifier(f"k{n}") for n in range(len(schema.key))]
+    equal = sql.SQL(" and ").join(
+        sql.SQL("{} = k.{}").format(_column(k), name) for k, name in zip(schema.key, names, strict=True)
+    )
+    found: list[Key] = []
+    for first in range(0, len(keys), KEYS_PER_QUERY):
+        portion = keys[first : first + KEYS_PER_QUERY]
+        rows = (
+            sql.SQL("({}, {})").format(sql.Literal(n), sql.SQL(", ").join(_literals(schema, k)))
+            for n, k in enumerate(portion)
+        )
+        query = sql.SQL(
+            "select k.n from (values {}) k (n, {}) where not exists (select from {} where {}) order by k.n"
+        ).format(sql.SQL(", ").join(rows), sql.SQL(", ").join(names), table, equal)
+        with connection.cursor() as cursor:
+            cursor.execute(query)
+            found += [portion[n] for (n,) in cursor.fetchall()]
+    return found
+
+
+def explain(connection: Connection, table: TableName, where: str) -> None:
+    """Have the database plan a select under the condition, and not run it."""
+    query = sql.SQL("explain select from {} where ({})").format(_from(connection, table), sql.SQL(where))
+    with connection.cursor() as cursor:
+        cursor.execute(query.as_string(connection))
+
+
+def estimate(connection: Connection, table: TableName) -> int | None:
+    """The rows that the last VACUUM or ANALYZE counted, of all partitions; None when there was none."""
+    with connection.cursor() as cursor:
+        cursor.execute(_ESTIMATE, tuple(table))
+        (rows,) = cursor.fetchone()
+    return None if rows is None else int(rows)
+
+
+# A table that was never analyzed has -1 (before version 14: 0) although it may have rows; its size tells.
+_ESTIMATE = """
+with recursive part as (
+    select c.oid, c.reltuples, c.relkind, c.relpages from pg_catalog.pg_class c
+    join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = %s and c.relname = %s
+    union all
+    select c.oid, c.reltuples, c.relkind, c.relpages from pg_catalog.pg_inherits i
+    join part on i.inhparent = part.oid and part.relkind = 'p' join pg_catalog.pg_class c on c.oid = i.inhrelid
+)
+select case when bool_and(reltuples > 0 or pg_catalog.pg_relation_size(oid) = 0) then sum(greatest(reltuples, 0)) end
+from part where relkind <> 'p'
+"""
+
+
 def _within(schema: TableSchema, extent: Extent) -> sql.Composable:
+    part = _keys_within(schema, extent)
+    return part if extent.where is None else sql.SQL("{} and ({})").format(part, sql.SQL(extent.where))
+
+
+def _keys_within(schema: TableSchema, extent: Extent) -> sql.Composable:
     row = sql.SQL("({})").format(_key(schema))
     if extent.keys:
         keys = sql.SQL(", ").join(_literal(schema, k) for k in extent.keys)
@@ -117,12 +201,16 @@ def _within(schema: TableSchema, extent: Extent) -> sql.Composable:
 
 
 def _literal(schema: TableSchema, key: Key) -> sql.Composed:
-    """A key as a row of literals. The type's name comes from the catalog, which quotes it."""
-    values = (
+    """A key as a row of literals."""
+    return sql.SQL("({})").format(sql.SQL(", ").join(_literals(schema, key)))
+
+
+def _literals(schema: TableSchema, key: Key) -> list[sql.Composed]:
+    """A key's values as literals. The type's name comes from the catalog, which quotes it."""
+    return [
         sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(schema.column(name).type))
         for name, text in zip(schema.key, key, strict=True)
-    )
-    return sql.SQL("({})").format(sql.SQL(", ").join(values))
+    ]
 
 
 def _from(connection: Connection, table: TableName) -> sql.Composed:

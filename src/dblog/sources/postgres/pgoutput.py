@@ -220,7 +220,9 @@ def _cut(feed: Feed, rows: Ints) -> tuple[Ints, list[Run]]:
         rows_before, start = (row_at[first - 1], byte_at[first - 1]) if first else (0, 0)
         ended = Commits(positions[mine], feed.xid[number[mine]], row_at[mine] - rows_before, byte_at[mine] - start)
         ends.append(int(commits[last]) + 1)
-        runs.append(Run((), ended, feed.tokens.get(int(number[last])), int(byte_at[last] - start)))
+        committed_at = int(feed.committed_at[number[last]])
+        token = feed.tokens.get(int(number[last]))
+        runs.append(Run((), ended, token, int(byte_at[last] - start), committed_at))
         first = last + 1
     if feed.open:
         rest = bytes_before[-1] - bytes_before[ends[-1] if ends else 0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,7 +16,19 @@ import pyarrow as pa
 from dblog.core.names import Pattern, select_tables
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import ConfigError, PositionLost, PreconditionFailed, SchemaChanged, WatermarkError
+from dblog.errors import (
+    ConfigError,
+    ConnectionLost,
+    DecodeError,
+    KeyChanged,
+    PositionLost,
+    PreconditionFailed,
+    SchemaChanged,
+    SourceError,
+    TableLocked,
+    TableUnreadable,
+    WatermarkError,
+)
 from dblog.sources.base import Origin
 from dblog.sources.postgres import chunks, preflight
 from dblog.sources.postgres.catalog import read_tables, relation_schema
@@ -27,6 +40,7 @@ from dblog.sources.postgres.stream import PostgresLog
 
 _T = TypeVar("_T")
 
+PROBE_SECONDS = 5
 LOCK_SECONDS = 1
 """How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
 
@@ -47,6 +61,13 @@ where c.relkind in ('r', 'p') and array[n.nspname::text, c.relname::text] = any 
   and not exists (select from pg_catalog.pg_publication_tables p
                   where p.pubname = %s and p.schemaname = n.nspname and p.tablename = c.relname)
 limit 1
+"""
+
+
+_HEALTH = """
+select (pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, s.active, s.wal_status,
+       (pg_catalog.pg_current_wal_flush_lsn() - s.restart_lsn)::bigint, s.safe_wal_size
+from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slot_name = v.slot
 """
 
 
@@ -202,44 +223,86 @@ class Postgres:
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
+    def key(self, table: TableName) -> str:
+        return self._with(lambda connection: chunks.primary_key(connection, table))
+
     def last_key(self, table: TableName) -> Key | None:
-        schema = self._describe((table,)).get(table)
-        if schema is None:
-            return None
-        with translating(f"looking for the last key of {table}"):
+        schema = self._keyed(table)
+        with _reading(f"looking for the last key of {table}"):
             return self._with(lambda connection: chunks.last_key(connection, schema))
 
     def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
-        schema = self._describe((table,)).get(table)
-        if schema is None:
-            return [upto]  # the table is gone: its select will say so
-        with translating(f"looking for chunk boundaries of {table}"):
+        schema = self._keyed(table)
+        with _reading(f"looking for chunk boundaries of {table}"):
             return self._with(lambda connection: chunks.cuts(connection, schema, Extent(after, upto), rows, count))
 
-    def select(self, table: TableName, extent: Extent) -> Select | None:
+    def select(self, table: TableName, extent: Extent, key: str | None) -> Select:
         connection = self._connection("chunks")
         try:
-            with translating(f"reading table {table}"), connection.cursor() as cursor:
-                cursor.execute("begin")
+            with _reading(f"reading table {table}"), connection.cursor() as cursor:
+                cursor.execute("begin read only")
                 cursor.execute(chunks.touch(connection, table))
+                if key is not None and chunks.primary_key(connection, table) != key:
+                    raise KeyChanged(f"the primary key of table {table} is not {key} any more")
                 schema = self._narrowed(read_tables(cursor, [table], self.types)[table])
-        except SchemaChanged:
-            self._forget("chunks")
-            return None
         except BaseException:
             self._forget("chunks")
             raise
         return Select(self, schema, extent)
 
+    def _keyed(self, table: TableName) -> TableSchema:
+        """The table's schema, of which only the key must be true now."""
+        at = (os.getpid(), self, table, self.key(table))
+        if at not in _KEYED:
+            _KEYED.clear()  # there are never many at work
+            _KEYED[at] = self._describe((table,))[table]
+        return _KEYED[at]
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def estimate(self, table: TableName) -> int | None:
+        with translating(f"estimating the size of {table}"):
+            return self._with(lambda connection: chunks.estimate(connection, table))
+
+    def missing(self, table: TableName, keys: Sequence[Key]) -> list[Key]:
+        schema = self._keyed(table)
+        for key in keys:
+            if len(key) != len(schema.key):
+                raise TableUnreadable(
+                    f"the key {list(key)!r} has {len(key)} values; that of {table} has {len(schema.key)}: "
+                    + ", ".join(schema.key)
+                )
+        with _reading(f"looking for keys of {table}", everything=True):
+            return self._with(lambda connection: chunks.missing(connection, schema, keys))
+
+    def check_condition(self, table: TableName, where: str) -> None:
+        with _reading(f"checking the condition for {table}", everything=True):
+            self._with(lambda connection: chunks.explain(connection, table, where))
+
+    def identity(self) -> Mapping[str, str]:
+        return {"source": str(self.address), "slot": self.slot, "publication": self.publication}
+
+    def probe(self, query: str) -> float:
+        found = self._ask(query, role="probe")
+        try:
+            (value,) = found
+            return float(value)
+        except (TypeError, ValueError):
+            raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
+
+    def health(self) -> Mapping[str, Any]:
+        found = self._ask(_HEALTH, self.slot, role="health")
+        return dict(zip(("latest", "active", "wal_status", "retained_bytes", "safe_bytes"), found, strict=True))
+
     # -- connections -----------------------------------------------------------------------------------------
 
-    def _ask(self, query: str, *parameters: object) -> Any:
+    def _ask(self, query: str, *parameters: object, role: str = "control") -> Any:
         def ask(connection: Connection) -> Any:
             with translating("asking the database"), connection.cursor() as cursor:
-                cursor.execute(query, parameters)
+                cursor.execute(query, parameters or None)
                 return cursor.fetchone()
 
-        return self._with(ask)
+        return self._with(ask, role)
 
     def _with(self, use: Callable[[Connection], _T], role: str = "control") -> _T:
         """Use this process's connection for a role; one that fails is closed, so that the next use opens a new one."""
@@ -259,6 +322,9 @@ class Postgres:
                 # a watermark must not wait for a standby: it only has to reach the log
                 cursor.execute("set synchronous_commit = local")
                 cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
+                if role == "probe":  # somebody else wrote what is run here
+                    cursor.execute(f"set statement_timeout = '{PROBE_SECONDS}s'")
+                    cursor.execute("set default_transaction_read_only = on")
             _CONNECTIONS[at] = connection
         return connection
 
@@ -279,12 +345,31 @@ class Select:
 
     def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
         def read(connection: Connection) -> None:
-            with translating(f"reading table {self.schema.table}"):
+            own = self._extent.where is not None or bool(self._extent.keys)
+            with _reading(f"reading table {self.schema.table}", everything=own):
                 chunks.select(connection, self.schema, self._extent, take)
                 connection.cursor().execute("commit")
 
         self._source._with(read, "chunks")
 
+
+@contextlib.contextmanager
+def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
+    """Tell apart what concerns only the table, or with `everything` the part of it that somebody asked for."""
+    try:
+        with translating(doing):
+            yield
+    except (ConnectionLost, TableLocked, KeyChanged, TableUnreadable, DecodeError):
+        raise
+    except (SchemaChanged, PreconditionFailed) as error:
+        raise TableUnreadable(error.message, hint=error.hint) from error
+    except SourceError as error:
+        if not everything:
+            raise
+        raise TableUnreadable(error.message, hint=error.hint) from error
+
+
+_KEYED: dict[tuple[int, Postgres, TableName, str], TableSchema] = {}
 
 _CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
 """Connections of this process. Spark's workers live on between tasks, and so do these."""

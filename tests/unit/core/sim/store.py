@@ -43,6 +43,8 @@ class Store:
         self._last: dict[Where, Moment] = {}
         self._truncated: dict[TableName, Moment] = {}
         self._before = (self._last, self._truncated)
+        self.delivered: dict[Where, int] = {}
+        """The batch that last had an event of a key."""
 
     def apply(self, batch: int, events: Sequence[Event], *, upto: int | None = None) -> None:
         """Apply a batch, or only its first events when the driver dies in the middle of it.
@@ -60,6 +62,8 @@ class Store:
         for event in events[:upto]:
             self._watch(event)
             self._take(event)
+            if event.id is not None:
+                self.delivered[event.table, event.id] = batch
 
     def _take(self, event: Event) -> None:
         if event.op is Op.truncate:

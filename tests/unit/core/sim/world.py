@@ -12,15 +12,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pyarrow as pa
 
 from dblog.core import dump, window
-from dblog.core.dump import Pace, Staged
+from dblog.core.dump import Orders, Pace, Staged
 from dblog.core.event import DUMP_SEQ, Op, change_schema
-from dblog.core.offset import Chunk, Key, Offset
+from dblog.core.offset import Chunk, Cursor, Key, Offset, Taken
 from dblog.core.schema import TableName
 from tests.unit.core.sim.database import LEFT_OUT, TABLES, Change, Database, Entry, Id, Row, Violation, text
 from tests.unit.core.sim.store import Event, Store
@@ -43,10 +43,28 @@ class Odds:
     truncate: float = 0.02
     locked: float = 0.1
     """The driver cannot select a missing chunk, because someone holds the table."""
+    request: float = 0.2
+    """At each plan, that somebody asks for a dump, pauses one or goes on with it, or cancels it."""
     readback: int = 2
     """Breaths until a watermark comes back through the log."""
     batches: int = 7
     """Batches before the writers stop."""
+
+
+@dataclass
+class Asked:
+    """A dump that somebody asked for."""
+
+    id: str
+    table: TableName
+    keys: list[Id]
+    """Only these; none for the whole table."""
+    paused: bool = False
+    cancelled: bool = False
+    owed: set[Id] | None = None
+    """The rows that were there when it was taken."""
+    batch: int = -1
+    """The batch that took it: what is owed comes later."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,7 @@ class World:
         self.trace: list[str] | None = None
         """What happened, when someone wants to know."""
         self.zombies: list[Task] = []
+        self.asked: list[Asked] = []
         self.closing = False
 
     # the driver: what the engine does around core.window.plan
@@ -85,13 +104,14 @@ class World:
     def plan(self, start: Offset) -> Offset:
         if start.position is None:
             return self.origin()
-        wanted = tuple(self.wanted)
-        pending = bool(start.dumps) or not set(wanted) <= set(start.tables)
+        orders = self.orders(start)
+        active = any(c.dump not in orders.held for c in (*start.dumps, *orders.new))
+        pending = active or not set(orders.wanted) <= set(start.tables)
         if start.read or (pending and not self.invisible(start.suspects)):
             staged, position = self.end_window(start)
             token = f"{self.rng.getrandbits(64):016x}"
         else:
-            staged, wanted, token = self.staged(start.emit), (), None
+            staged, orders, token = self.staged(start.emit), replace(orders, wanted=()), None
             ends = [e.end for e in self.database.read(start.position, self.database.end)]
             position = self.rng.choice([start.position, *ends][-4:])
         self.breath()
@@ -99,7 +119,37 @@ class World:
         suspects = self.invisible((*start.suspects, *(e.xid for e in log)))
         self.breath()
         mark = window.Mark(position, token, suspects, self.holes(log))
-        return window.plan(start, mark, staged=staged, wanted=wanted, pace=self.pace, boundaries=self)
+        return window.plan(start, mark, staged=staged, orders=orders, pace=self.pace, boundaries=self)
+
+    def orders(self, start: Offset) -> Orders:
+        """People ask for dumps, pause and cancel them; the requests that the offset has not taken yet are taken."""
+        if not self.closing and self.chance(self.odds.request):
+            table = self.rng.choice(list(TABLES))
+            match self.rng.choice(("ask", "ask", "pause", "resume", "cancel")):
+                case "ask":
+                    rows = sorted(self.database.rows[table])
+                    keys = self.rng.sample(rows, min(len(rows), 2)) if self.chance(0.5) else []
+                    self.asked.append(Asked(f"r{len(self.asked)}", table, keys))
+                case what if self.asked:
+                    asked = self.rng.choice(self.asked)
+                    asked.paused = what == "pause"
+                    asked.cancelled |= what == "cancel"
+        first = start.taken.number + 1 if start.taken else 0
+        new = self.asked[first:]
+        for asked in new:
+            asked.owed = set(self.database.rows[asked.table]) & set(asked.keys or self.database.rows[asked.table])
+        return Orders(
+            wanted=tuple(self.wanted),
+            new=tuple(self.cursor(a) for a in new),
+            taken=Taken("store", len(self.asked) - 1) if new else None,
+            held=frozenset(a.id for a in self.asked if a.paused and not self.closing),
+            cancelled=frozenset(a.id for a in self.asked if a.cancelled),
+        )
+
+    def cursor(self, asked: Asked) -> Cursor:
+        if asked.keys:
+            return dump.of_keys(asked.id, asked.table, [text(k) for k in asked.keys], self.key(asked.table), self.pace)
+        return Cursor(asked.id, asked.table, self.pace.first_rows)
 
     def origin(self) -> Offset:
         position = self.database.end
@@ -141,6 +191,10 @@ class World:
         for change in (c for entry in log for c in entry.changes if c.op is Op.create and c.doc == LEFT_OUT):
             found.setdefault(change.table, []).append(text(change.id))
         return {table: None if len(keys) > dump.REPAIR_LIMIT else keys for table, keys in found.items()}
+
+    def key(self, table: TableName) -> str:
+        self.breath()
+        return "key"
 
     def last_key(self, table: TableName) -> Key | None:
         self.breath()
@@ -242,6 +296,16 @@ class World:
             except Crash:
                 self.note("crash")
         self.store.compare()
+        for asked in self.asked:
+            self.check_delivered(asked)
+
+    def check_delivered(self, asked: Asked) -> None:
+        """Every row that was there when the request was taken, and still is, has been delivered since."""
+        if asked.cancelled:
+            return
+        for key in sorted((asked.owed or set()) & set(self.database.rows[asked.table])):
+            if self.store.delivered[asked.table, key] <= asked.batch:
+                raise Violation(f"request {asked.id} has not delivered {asked.table}{key}")
 
     def query(self) -> None:
         """One life of the query: replay what was planned and not committed, then batch after batch."""
@@ -264,6 +328,8 @@ class World:
                 self.database.step(begin=not self.closing)
                 continue
             self.offsets.append(json.dumps(end.to_json()))
+            for asked in self.asked[: end.taken.number + 1 if end.taken else 0]:
+                asked.batch = asked.batch if asked.batch >= 0 else self.committed
             if self.trace is not None:
                 self.note(f"batch {self.committed} up to {end.position}: {_offset(end)}")
             self.breath()

@@ -1,0 +1,71 @@
+"""What a dump request means for the tables that a stream captures: cursors, or the reason why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from dblog.core.condition import check_condition
+from dblog.core.dump import Pace, of_keys
+from dblog.core.names import parse_patterns, select_tables
+from dblog.core.offset import Cursor
+from dblog.core.schema import TableName
+from dblog.errors import ConfigError, TableUnreadable
+from dblog.sources.base import Source
+from dblog.state.requests import Request, TableProgress
+
+NAMED = 100
+"""Of the keys that no row has, so many are named."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A table's part in a request: the cursor to add, and what can be said of it beforehand."""
+
+    cursor: Cursor
+    progress: TableProgress
+
+
+def admit(dump: str, request: Request, captured: Collection[TableName], source: Source, pace: Pace) -> list[Admission]:
+    """One admission for each table of the request. What cannot be done becomes a cursor that has failed."""
+    try:
+        tables = _tables(request, captured)
+    except ConfigError as error:
+        return [_refused(dump, TableName("", request.tables or ""), error.message)]
+    if not tables:
+        wanted = "the stream captures no table" if request.tables is None else f"no captured table is {request.tables}"
+        return [_refused(dump, TableName("", request.tables or ""), wanted)]
+    return [_admit(dump, request, table, captured, source, pace) for table in tables]
+
+
+def _tables(request: Request, captured: Collection[TableName]) -> tuple[TableName, ...]:
+    """The captured tables that the request means, and those that it names and that are not captured."""
+    if request.tables is None:
+        return tuple(sorted(captured))
+    patterns = parse_patterns(request.tables, "tables")
+    named = {p.literal for p in patterns if p.literal is not None and not p.exclude}
+    return select_tables(patterns, {*captured, *named})
+
+
+def _admit(
+    dump: str, request: Request, table: TableName, captured: Collection[TableName], source: Source, pace: Pace
+) -> Admission:
+    try:
+        key = source.key(table)
+        if table not in captured:
+            return _refused(dump, table, f"table {table} is not captured by this stream")
+        if request.keys:
+            missing = source.missing(table, request.keys)
+            progress = TableProgress(total=len(request.keys), missing=tuple(missing[:NAMED]), missed=len(missing))
+            return Admission(of_keys(dump, table, request.keys, key, pace), progress)
+        if request.where is not None:
+            check_condition(request.where)
+            source.check_condition(table, request.where)
+            return Admission(Cursor(dump, table, pace.first_rows, where=request.where), TableProgress())
+        return Admission(Cursor(dump, table, pace.first_rows), TableProgress(total=source.estimate(table)))
+    except (TableUnreadable, ConfigError) as error:
+        return _refused(dump, table, error.message)
+
+
+def _refused(dump: str, table: TableName, reason: str) -> Admission:
+    return Admission(Cursor(dump, table, 1, failed=reason), TableProgress())

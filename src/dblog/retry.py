@@ -1,0 +1,25 @@
+"""Try again what is worth trying again: Spark does not retry what its driver calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from dblog.errors import ConnectionLost, TableLocked
+
+_T = TypeVar("_T")
+
+
+def retrying(call: Callable[[], _T], patience: float) -> _T:
+    """The call's result; a lost connection or a locked table is tried again for so many seconds."""
+    deadline = time.monotonic() + patience
+    delay = 0.1
+    while True:
+        try:
+            return call()
+        except (ConnectionLost, TableLocked):
+            if time.monotonic() + delay > deadline:
+                raise
+        time.sleep(delay)
+        delay = min(delay * 2, 10.0)

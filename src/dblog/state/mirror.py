@@ -1,0 +1,88 @@
+"""Progress as the offset tells it. The offset is the truth; what is mirrored here can be lost and made again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dblog.core.dump import INITIAL, REPAIR
+from dblog.core.offset import Offset, Taken
+from dblog.core.schema import TableName
+from dblog.state.requests import Progress, State, TableProgress
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A batch that Spark has committed: its end, and what became of the chunks it emitted."""
+
+    offset: Offset
+    counts: Mapping[tuple[str, TableName], tuple[int, int]]
+    """By dump and table: rows emitted and rows dropped."""
+    at: float
+    """Seconds since 1970."""
+
+    @property
+    def dumps(self) -> set[str]:
+        """The dumps that the offset speaks of."""
+        return {c.dump for c in self.offset.dumps} | {c.dump for c in self.offset.read}
+
+
+def taken(dump: str, number: int | None, progress: Progress, delivered: Delivered, store: str) -> bool:
+    """Whether the dump has become cursors by the end of the batch."""
+    if number is not None:
+        last = delivered.offset.taken or Taken("", 0)
+        return last.store == store and number <= last.number
+    known = {str(t) for t in delivered.offset.tables}
+    return progress.state is State.running if dump == REPAIR else set(progress.tables) <= known
+
+
+def mirrored(dump: str, old: Progress, delivered: Delivered, *, cancelled: bool, seconds: float) -> Progress:
+    """The dump's progress after a batch; `seconds` is the time it ran since the last one."""
+    offset = delivered.offset
+    tables = dict(old.tables)
+    opened = {c.table for c in offset.dumps if c.dump == dump} | {c.table for c in offset.read if c.dump == dump}
+    for name in map(str, opened):
+        tables.setdefault(name, TableProgress())
+    if (offset.position or 0) > old.position:  # else this batch has been counted, in an earlier life
+        for (whose, where), (emitted, dropped) in delivered.counts.items():
+            if whose == dump:
+                was = tables.get(str(where), TableProgress())
+                tables[str(where)] = replace(
+                    was,
+                    read=was.read + emitted + dropped,
+                    emitted=was.emitted + emitted,
+                    dropped=was.dropped + dropped,
+                )
+    reasons = {str(c.table): c.failed for c in offset.dumps if c.dump == dump and c.failed is not None}
+    going = {str(t) for t in opened} - set(reasons)
+    begun = {str(c.table) for c in offset.read} | {str(c.table) for c in offset.dumps if c.upto is not None}
+    for name, table in tables.items():
+        if name in reasons:
+            tables[name] = replace(table, state=State.failed, reason=reasons[name])
+        elif name in going:
+            tables[name] = replace(table, state=State.running if name in begun or table.read else State.queued)
+        elif not table.state.ended:
+            tables[name] = replace(table, state=State.cancelled if cancelled else State.completed)
+    state, reason = _state(tables, going, cancelled)
+    return Progress(
+        state=state,
+        reason=reason,
+        started_at=old.started_at if old.started_at is not None else delivered.at,
+        finished_at=delivered.at if state.ended else None,
+        position=max(old.position, offset.position or 0),
+        active_seconds=old.active_seconds + seconds,
+        tables=tables,
+    )
+
+
+def _state(tables: Mapping[str, TableProgress], going: set[str], cancelled: bool) -> tuple[State, str | None]:
+    reasons = [t.reason or "" for t in tables.values() if t.state is State.failed]
+    if going:
+        return State.running, None
+    if cancelled and any(t.state is State.cancelled for t in tables.values()):
+        return State.cancelled, None
+    return (State.failed, "; ".join(reasons)) if reasons else (State.completed, None)
+
+
+OWN = (INITIAL, REPAIR)
+"""Dumps that nobody requested."""
