@@ -199,16 +199,32 @@ def test_a_new_file_that_is_locked_too_long_is_an_error(path: Path) -> None:
         assert "locked for more than 0.1 s" in refused(path, patience=0.1)
 
 
+@contextlib.contextmanager
+def held(path: Path, seconds: float) -> Iterator[None]:
+    """Somebody else writes for some time; what is done meanwhile has to wait."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    released = threading.Timer(seconds, other.close)
+    began = time.monotonic()
+    released.start()
+    yield
+    waited = time.monotonic() - began
+    released.join()
+    assert waited > seconds / 2
+
+
 def test_a_writer_waits_for_another(path: Path) -> None:
-    with opened(path) as store:
-        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        other.execute("BEGIN IMMEDIATE")
-        release = threading.Timer(0.2, other.close)
-        release.start()
-        began = time.monotonic()
-        store.put("a", {})
-        assert time.monotonic() - began > 0.1
-        release.join()
+    with opened(path) as store, held(path, 0.2):
+        assert store.put("a", {}) == 1
+
+
+def test_opening_waits_for_a_writer(path: Path) -> None:
+    with opened(path):
+        pass
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = DELETE")  # as between the two steps of creating it
+    with held(path, 0.2), opened(path) as store:
+        assert store.put("a", {}) == 1
 
 
 def test_a_file_that_was_removed_is_a_new_store(path: Path) -> None:
