@@ -1,1 +1,35 @@
 """What people and pipelines tell each other: requests, settings, progress, status. Nothing here moves data."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from pathlib import Path
+
+from dblog.errors import ConfigError
+from dblog.state.sqlite import SQLiteStore
+from dblog.state.store import Store
+
+__all__ = ["open_store"]
+
+
+def open_store(place: str | None = None) -> Store:
+    """Open the state store at a path or `sqlite:///path`, and create it if there is none. Without a place: the one in
+    $DBLOG_STATE, else this user's own."""
+    place = place or os.environ.get("DBLOG_STATE") or _own()
+    scheme, separator, _ = place.partition("://")
+    if not separator:
+        return SQLiteStore(Path(place).expanduser())
+    parts = urllib.parse.urlsplit(place)
+    path = Path(urllib.parse.unquote(parts.path))
+    if scheme != "sqlite" or parts.netloc or path.name == "":
+        # The rest of it may hold a password.
+        raise ConfigError(
+            f"a state store of the kind {scheme!r} cannot be opened", hint="name a file: PATH or sqlite:///PATH"
+        )
+    return SQLiteStore(Path("/", *path.parts[1:]))
+
+
+def _own() -> str:
+    folder = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return str(Path(folder).expanduser() / "dblog" / "state.db")

@@ -1,0 +1,316 @@
+"""The state store in one SQLite file, for pipelines and people on one machine.
+
+Readers never wait; writers take turns, each for well under a millisecond. What a killed process leaves behind is what
+it had committed. The file holds table names and conditions, so that only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dblog.errors import Conflict, StateError
+from dblog.state.store import Document, Value
+
+PATIENCE = 10.0
+"""Seconds to wait for another writer."""
+
+FORMAT = 1
+APPLICATION = 0x44424C47  # "DBLG" in the file's header: nobody else's database is taken for ours
+
+_TABLES = (
+    "CREATE TABLE store (id TEXT NOT NULL)",
+    "CREATE TABLE document (parent TEXT, name TEXT, version INTEGER NOT NULL, value TEXT NOT NULL,"
+    " PRIMARY KEY (parent, name))",
+    "CREATE TABLE entry (log TEXT, number INTEGER, value TEXT NOT NULL, PRIMARY KEY (log, number)) WITHOUT ROWID",
+    # Survives what it has counted: a number is never given twice.
+    "CREATE TABLE counter (kind TEXT, key TEXT, last INTEGER NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID",
+)
+
+_HINTS = {
+    "SQLITE_BUSY": "find out which process holds the file (fuser FILE) and end it, or try again",
+    "SQLITE_NOTADB": "name another file: this one is not a state store",
+    "SQLITE_CORRUPT": "move it and its -wal and -shm files away: streams go on, requests and settings are lost",
+    "SQLITE_FULL": "free space on its disk",
+    "SQLITE_IOERR": "check its disk; the file must be on a local one, not on a network file system",
+    "SQLITE_PROTOCOL": "check its disk; the file must be on a local one, not on a network file system",
+    "SQLITE_READONLY": "the file and its folder must be writable for this user, or name another with DBLOG_STATE",
+    "SQLITE_CANTOPEN": "the file and its folder must be writable for this user, or name another with DBLOG_STATE",
+}
+
+
+class SQLiteStore:
+    """See `Store`. The connection is opened when it is needed: after a fork, an error, or when the file was replaced,
+    it is a new one."""
+
+    def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
+        self.path = path.absolute()
+        self._patience = patience
+        self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._id = ""
+        self._lock = threading.RLock()
+        _STORES.add(self)
+        with self._reading():
+            pass
+
+    @property
+    def id(self) -> str:
+        with self._reading():
+            return self._id
+
+    def get(self, key: str) -> Document | None:
+        with self._reading() as db:
+            row = db.execute(
+                "SELECT value, version FROM document WHERE parent = ? AND name = ?", _split(key)
+            ).fetchone()
+        return Document(json.loads(row[0]), row[1]) if row else None
+
+    def list(self, prefix: str) -> dict[str, Document]:
+        with self._reading() as db:
+            found = db.execute(
+                "SELECT name, value, version FROM document WHERE parent = ? ORDER BY name", [_checked(prefix)]
+            ).fetchall()
+        return {name: Document(json.loads(value), version) for name, value, version in found}
+
+    def put(self, key: str, value: Value, *, version: int | None = None) -> int:
+        parent, name = _split(key)
+        text = _text(value)
+        with self._writing() as db:
+            row = db.execute("SELECT version FROM document WHERE parent = ? AND name = ?", (parent, name)).fetchone()
+            present: int = row[0] if row else 0
+            if version is not None and version != present:
+                raise Conflict(
+                    f"document {key!r} has the version {present}, not {version}", hint="read it again and try again"
+                )
+            db.execute("INSERT OR REPLACE INTO document VALUES (?, ?, ?, ?)", (parent, name, present + 1, text))
+        return present + 1
+
+    def add(self, prefix: str, value: Value) -> int:
+        text = _text(value)
+        _split(prefix)
+        with self._writing() as db:
+            number = _count(db, "add", prefix, 1)
+            db.execute("INSERT INTO document VALUES (?, ?, 1, ?)", (prefix, f"{number:010d}", text))
+        return number
+
+    def delete(self, key: str) -> None:
+        parent, name = _split(key)
+        below = (key, key + "/", key + "0")  # "0" comes right after "/"
+        with self._writing() as db:
+            db.execute("DELETE FROM document WHERE parent = ? AND name = ?", (parent, name))
+            db.execute("DELETE FROM document WHERE parent = ? OR (parent > ? AND parent < ?)", below)
+            db.execute("DELETE FROM entry WHERE log = ? OR (log > ? AND log < ?)", below)
+
+    def append(self, log: str, values: Sequence[Value], *, keep: int) -> None:
+        texts = [_text(value) for value in values]
+        if not texts:
+            return
+        _split(log)
+        step = max(1, keep // 10)
+        with self._writing() as db:
+            last = _count(db, "log", log, len(texts))
+            before = last - len(texts)
+            db.executemany("INSERT INTO entry VALUES (?, ?, ?)", [(log, before + n, t) for n, t in enumerate(texts, 1)])
+            if last // step > before // step:
+                db.execute("DELETE FROM entry WHERE log = ? AND number <= ?", (log, last - keep))
+
+    def tail(self, log: str, *, after: int | None = None, limit: int = 1000) -> Sequence[tuple[int, Value]]:
+        _split(log)
+        newest_first = after is None
+        order = "DESC" if newest_first else "ASC"
+        with self._reading() as db:
+            found = db.execute(
+                f"SELECT number, value FROM entry WHERE log = ? AND number > ? ORDER BY number {order} LIMIT ?",
+                (log, 0 if after is None else after, max(limit, 0)),
+            ).fetchall()
+        return [(number, json.loads(value)) for number, value in (reversed(found) if newest_first else found)]
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    # -- the connection --------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection, with its errors told in our words."""
+        with self._lock:
+            try:
+                if self._db is not None and self._file != _identity(self.path):
+                    self.close()
+                yield self._db or self._open()
+            except sqlite3.Error as error:
+                self.close()
+                raise self._told(error) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that no other writer can come in between."""
+        with self._reading() as db, _transaction(db, "IMMEDIATE"):
+            yield db
+
+    def _open(self) -> sqlite3.Connection:
+        deadline = time.monotonic() + self._patience
+        while True:
+            with _OPENING:
+                self._create_file()
+                db = sqlite3.connect(
+                    self.path.as_uri() + "?mode=rw",
+                    uri=True,
+                    timeout=self._patience,
+                    isolation_level=None,
+                    check_same_thread=False,
+                )
+            try:
+                self._prepare(db)
+                self._id = db.execute("SELECT id FROM store").fetchone()[0]
+            except BaseException as error:
+                db.close()
+                # The switch to the write-ahead log does not wait for others by itself.
+                if _kind(error) == "SQLITE_BUSY" and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    continue
+                raise
+            self._db, self._file = db, _identity(self.path)
+            return db
+
+    def _create_file(self) -> None:
+        """Make the file if there is none, before SQLite makes it readable for everybody."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise StateError(
+                f"the state store {str(self.path)!r} cannot be created: {error.strerror}",
+                hint=_HINTS["SQLITE_CANTOPEN"],
+            ) from error
+        if self.path.is_dir():
+            raise StateError(f"the state store {str(self.path)!r} is a folder", hint="name a file in it")
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Check that the database is ours and of a format we know, and make it so if it is new."""
+        with _transaction(db, "DEFERRED"):
+            new = self._is_new(db)
+        if new:
+            with _transaction(db, "IMMEDIATE"):
+                if self._is_new(db):  # nobody else was faster
+                    for statement in _TABLES:
+                        db.execute(statement)
+                    db.execute("INSERT INTO store VALUES (?)", [uuid.uuid4().hex])
+                    db.execute(f"PRAGMA application_id = {APPLICATION}")
+                    db.execute(f"PRAGMA user_version = {FORMAT}")
+        (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StateError(
+                f"the state store {str(self.path)!r} cannot be shared between processes", hint=_HINTS["SQLITE_IOERR"]
+            )
+        db.execute("PRAGMA synchronous = NORMAL")
+
+    def _is_new(self, db: sqlite3.Connection) -> bool:
+        application, version, tables = (
+            db.execute(sql).fetchone()[0]
+            for sql in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        )
+        if (application, version, tables) == (0, 0, 0):
+            return True
+        if application != APPLICATION:
+            raise StateError(
+                f"the state store {str(self.path)!r} is another program's database", hint="name another file"
+            )
+        if version > FORMAT:
+            raise StateError(
+                f"the state store {str(self.path)!r} has the format {version}; this dblog knows up to {FORMAT}",
+                hint="it was written by a newer dblog: install that one here too, or name another file",
+            )
+        return False
+
+    def _told(self, error: sqlite3.Error) -> StateError:
+        kind = _kind(error)
+        what = f"is locked for more than {self._patience:g} s" if kind == "SQLITE_BUSY" else f"cannot be used: {error}"
+        return StateError(f"the state store {str(self.path)!r} {what}", hint=_HINTS.get(kind))
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _kind(error: BaseException) -> str:
+    """SQLite's name of an error, without its details: SQLITE_BUSY for SQLITE_BUSY_RECOVERY."""
+    return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
+
+
+def _split(key: str) -> tuple[str, str]:
+    parent, _, name = _checked(key).rpartition("/")
+    if not name:
+        raise StateError("a document needs a key")
+    return parent, name
+
+
+def _checked(key: str) -> str:
+    if key and not all(key.split("/")):
+        raise StateError(f"the key {key!r} has an empty part")
+    return key
+
+
+def _text(value: Value) -> str:
+    return json.dumps(dict(value), separators=(",", ":"), allow_nan=False)
+
+
+def _count(db: sqlite3.Connection, kind: str, key: str, numbers: int) -> int:
+    """Take the next numbers; the last of them."""
+    row = db.execute("SELECT last FROM counter WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+    last: int = (row[0] if row else 0) + numbers
+    db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?, ?)", (kind, key, last))
+    return last
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# Closing any descriptor of a file ends this process's locks on it (POSIX), so that no other thread may connect while
+# one creates the file.
+_OPENING = threading.Lock()
+
+# SQLite's notion of the locks it holds would be wrong in a forked child: no connection is open while a process forks.
+_STORES: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
+_forking: list[SQLiteStore] = []
+
+
+def _before_fork() -> None:
+    for store in list(_STORES):
+        store._lock.acquire()
+        _forking.append(store)
+        store.close()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop()._lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
