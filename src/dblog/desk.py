@@ -67,11 +67,13 @@ class Desk:
         self._progress: dict[str, Progress] = {}
         self._saved: dict[str, Progress] = {}
         self._ran = 0.0
-        self._rounds = 0
+        self._asked = self._answered = 0
         self._error: DBLogError | None = None
         self._ending: dict[str, Any] | None = None
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dblog-desk", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     # -- the stream's side -----------------------------------------------------------------------------------
@@ -109,9 +111,10 @@ class Desk:
     def exchange(self, seconds: float | None = None) -> None:
         """Return when everything said so far is in the store and the inbox is newer than this call."""
         with self._changed:
-            wanted = self._rounds + 2  # the round that runs now may have begun too early
+            self._asked += 1
+            mine = self._asked
             self._wake.set()
-            self._changed.wait_for(lambda: self._rounds >= wanted or self._error is not None, seconds or self._patience)
+            self._changed.wait_for(lambda: self._answered >= mine or self._error is not None, seconds or self._patience)
             if self._error is not None:
                 raise self._error
 
@@ -129,7 +132,8 @@ class Desk:
         store: Store | None = None
         told = 0.0
         while True:
-            last = self._ending is not None
+            last, asked = self._ending is not None, self._asked
+            self._wake.clear()
             try:
                 if store is None:
                     store = self._open_store()
@@ -151,10 +155,9 @@ class Desk:
             if last or self._error is not None:
                 break
             with self._changed:
-                self._rounds += failing_since is None
+                self._answered = asked if failing_since is None else self._answered
                 self._changed.notify_all()
             self._wake.wait(EXCHANGE_SECONDS)
-            self._wake.clear()
         if store is not None:
             store.close()
 

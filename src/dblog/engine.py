@@ -59,6 +59,8 @@ class Engine:
             Desk(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
         )
         self._planner = Planner(source, spool, settings, check, version, self.desk)
+        if self.desk is not None:
+            self.desk.start()
 
     # -- what Spark asks -------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ MakeQuery = Callable[..., Query]
 @pytest.fixture(autouse=True)
 def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly every test ends by finding that there is nothing more."""
-    monkeypatch.setattr("dblog.engine.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("dblog.planner.POLL_SECONDS", 0.05)
 
 
 @pytest.fixture

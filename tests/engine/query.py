@@ -27,7 +27,8 @@ class Query:
     """A stream of one table or, with `tables`, of envelopes."""
 
     def __init__(self, url: str, spool: str, key: tuple[str, ...] = ("id",), **options: Any) -> None:
-        self.given = {"url": url, "spool": spool, "heartbeatSeconds": "3600", "chunkRows": "10"}
+        self.given = {"url": url, "spool": spool, "state": f"{spool}.state"}
+        self.given |= {"heartbeatSeconds": "3600", "chunkRows": "10"}
         self.given |= {name: str(value) for name, value in options.items()}
         self.history = History(key)
         self.offsets: list[Json] = []  # what Spark would have in its checkpoint

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import SERVERS, Database
 from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.control import Control
 
 # The last of the servers, Debian's where it is installed, is the one that has ICU.
 pytestmark = [pytest.mark.server, pytest.mark.parametrize("postgres", SERVERS[-1:], indirect=True)]
@@ -108,3 +109,16 @@ def test_composite_keys_are_cut_between_any_two_rows(database: Database, query: 
     stream.catch_up()
     stream.history.check_order()
     stream.history.check_state(rows_of(database))
+
+
+def test_a_key_in_another_spelling_is_found_where_the_collation_says_so(database: Database, query: MakeQuery) -> None:
+    database.execute("create collation loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    database.execute("create table t (id text collate loose primary key, n int)")
+    database.execute("insert into t values ('Anna', 1), ('Bob', 2)")
+    stream = query()
+    stream.catch_up()
+    control = Control(stream)
+    dump = control.ask("t", keys=["ANNA", "bob", "eve"])
+    done = control.finish(dump)
+    assert [e["id"] for e in stream.history.events if e["_dump"] == dump] == ["Anna", "Bob"]
+    assert done.progress.tables["public.t"].missing == (("eve",),)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dblog.capture import Segment
 from dblog.core.schema import TableName
-from dblog.engine import Limit, _reach
+from dblog.planner import Limit, _reach
 from dblog.sources.base import Commits, Run, joined
 
 TABLE = TableName("public", "t")

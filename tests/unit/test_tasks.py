@@ -69,7 +69,8 @@ def test_a_chunk_is_emitted_without_the_keys_of_the_window(spool: Spool) -> None
     rows = [r for _, b in emitted_rows(spool, emit, before=False) for r in b.to_pylist()]
     assert [r["id"] for r in rows] == [1, 3, 4, 5], "neither other tables nor later changes drop a row"
     assert {(r["_op"], r["_lsn"], r["_seq"]) for r in rows} == {(Op.read, 29, DUMP_SEQ)}
-    assert spool.noted("c-0") == {"rows": 4, "dropped": 1}
+    cause = {"key": ["2"], "by": {"op": "update", "lsn": 10, "seq": 0}}
+    assert spool.noted("c-0") == {"rows": 4, "dropped": 1, "examples": [cause]}
 
 
 def test_a_value_that_the_log_left_out_is_rescued_from_the_chunk_row_that_is_dropped(spool: Spool) -> None:

@@ -40,7 +40,12 @@ from dblog.sources.postgres.stream import PostgresLog
 
 _T = TypeVar("_T")
 
-PROBE_SECONDS = 5
+PEOPLE_SECONDS = 5
+"""How long a statement that people wrote may run."""
+
+SEARCH_PATH = 'search_path = "$user", public'
+"""Where the names in conditions and probes are looked up, as people expect; our own statements qualify all names."""
+
 LOCK_SECONDS = 1
 """How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
 
@@ -224,7 +229,8 @@ class Postgres:
     # -- chunks ----------------------------------------------------------------------------------------------
 
     def key(self, table: TableName) -> str:
-        return self._with(lambda connection: chunks.primary_key(connection, table))
+        with translating(f"looking at the key of {table}"):
+            return self._with(lambda connection: chunks.primary_key(connection, table))
 
     def last_key(self, table: TableName) -> Key | None:
         schema = self._keyed(table)
@@ -245,6 +251,8 @@ class Postgres:
                 if key is not None and chunks.primary_key(connection, table) != key:
                     raise KeyChanged(f"the primary key of table {table} is not {key} any more")
                 schema = self._narrowed(read_tables(cursor, [table], self.types)[table])
+                if extent.where is not None:
+                    cursor.execute(f"set local {SEARCH_PATH}")
         except BaseException:
             self._forget("chunks")
             raise
@@ -277,13 +285,13 @@ class Postgres:
 
     def check_condition(self, table: TableName, where: str) -> None:
         with _reading(f"checking the condition for {table}", everything=True):
-            self._with(lambda connection: chunks.explain(connection, table, where))
+            self._with(lambda connection: chunks.explain(connection, table, where), "people")
 
     def identity(self) -> Mapping[str, str]:
         return {"source": str(self.address), "slot": self.slot, "publication": self.publication}
 
     def probe(self, query: str) -> float:
-        found = self._ask(query, role="probe")
+        found = self._ask(query, role="people")
         try:
             (value,) = found
             return float(value)
@@ -322,9 +330,9 @@ class Postgres:
                 # a watermark must not wait for a standby: it only has to reach the log
                 cursor.execute("set synchronous_commit = local")
                 cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
-                if role == "probe":  # somebody else wrote what is run here
-                    cursor.execute(f"set statement_timeout = '{PROBE_SECONDS}s'")
-                    cursor.execute("set default_transaction_read_only = on")
+                if role == "people":
+                    cursor.execute(f"set statement_timeout = '{PEOPLE_SECONDS}s'")
+                    cursor.execute(f"set default_transaction_read_only = on; set {SEARCH_PATH}")
             _CONNECTIONS[at] = connection
         return connection
 
