@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dblog.core.throttle import SETTINGS, Throttle, read_settings
@@ -170,6 +170,7 @@ Anything = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from([s.name for s in SETTINGS]), Anything))
+@settings(deadline=None)
 def test_whatever_is_taken_is_a_setting_for_good(given: dict[str, Any]) -> None:
     try:
         taken = read_settings(given)

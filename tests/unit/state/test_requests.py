@@ -59,14 +59,15 @@ def through_json(data: Any) -> Any:
 
 
 @given(Requests)
+@settings(deadline=None)
 def test_a_request_is_what_was_written(request: Request) -> None:
     assert Request.from_json(through_json(request.to_json())) == request
     # in the store there is more beside it
     assert Request.from_json({**through_json(request.to_json()), "created_at": 1.5, "salt": "abcd"}) == request
 
 
-@settings(deadline=None)
 @given(Progresses)
+@settings(deadline=None)
 def test_progress_is_what_was_written(progress: Progress) -> None:
     assert Progress.from_json(through_json(progress.to_json())) == progress
 
@@ -161,6 +162,7 @@ SomeKeys = st.integers(1, 3).flatmap(
     SomeKeys | st.lists(st.none() | st.just([]) | st.integers(), max_size=2),
     st.none() | Text,
 )
+@settings(deadline=None)
 def test_whatever_is_read_can_be_carried_out(tables: str | None, keys: list[Any], where: str | None) -> None:
     try:
         request = read_request(tables, keys, where)
