@@ -263,9 +263,9 @@ class StoreSuite:
     # -- several processes -----------------------------------------------------------------------------------
 
     def test_processes_lose_no_update(self, place: Place, store: Store, processes: ProcessPoolExecutor) -> None:
-        working = [processes.submit(workers.increment, place, w, 100) for w in range(PROCESSES)]
+        working = [processes.submit(workers.increment, place, w, 200) for w in range(PROCESSES)]
         conflicts = [each.result(60) for each in working]
-        assert store.get("count") == Document({"n": 100 * PROCESSES}, 100 * PROCESSES)
+        assert store.get("count") == Document({"n": 200 * PROCESSES}, 200 * PROCESSES)
         assert sum(conflicts) > 0, "they did not meet: this test shows nothing"
 
     def test_processes_never_get_the_same_number(

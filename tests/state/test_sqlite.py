@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sqlite3
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -243,15 +244,23 @@ def test_a_file_that_was_removed_is_a_new_store(path: Path) -> None:
 # -- forks -------------------------------------------------------------------------------------------------------
 
 
+def forked(act: Callable[[], object]) -> int:
+    """A child that does one thing and is gone, with a code that says whether it went well."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
 def test_a_forked_child_has_a_connection_of_its_own(path: Path) -> None:
     store = SQLiteStore(path)
     store.put("a", {"n": 1})
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.read(read, 1)
-        store.put("a", {"n": 2})
-        os._exit(0)
+    child = forked(lambda: (os.read(read, 1), store.put("a", {"n": 2})))
     store.put("a", {"n": 1})
     store.close()  # the last one to close takes the log with it: it must see that the child has it too
     with opened(path) as another:
@@ -277,15 +286,12 @@ def test_forks_wait_for_other_threads(path: Path) -> None:
     writer.start()
     try:
         for _ in range(10):
-            child = os.fork()
-            if child == 0:
-                store.add("children", {})
-                os._exit(0)
-            deadline = time.monotonic() + 20
-            while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-                assert time.monotonic() < deadline, "the child hangs"
-                time.sleep(0.001)
-            assert ended[1] == 0
+            child = forked(lambda: store.add("children", {}))
+            overdue = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+            overdue.start()
+            _, code = os.waitpid(child, 0)
+            overdue.cancel()
+            assert code == 0
     finally:
         stop.set()
         writer.join()
