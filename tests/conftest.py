@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import psycopg2
 import psycopg2.extensions
 import pytest
@@ -32,6 +33,10 @@ SETTINGS = {
     "max_connections": "150",
     "shared_buffers": "64MB",
 }
+# A busy machine is slow, not wrong.
+hypothesis.settings.register_profile("dblog", deadline=None)
+hypothesis.settings.load_profile("dblog")
+
 # The newest PostgreSQL, and the oldest that a current Debian carries.
 INSTALLS = {"pg18": "wheel", "pg15": "debian"}
 SERVERS = [name for name, install in INSTALLS.items() if install == "wheel" or find_install(install)]
@@ -98,6 +103,12 @@ class Database:
             except psycopg2.errors.ObjectInUse:
                 time.sleep(0.05)
         admin.execute(f"DROP DATABASE {self._quoted} WITH (FORCE)")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Streams that do not say where their state is kept do not use the developer's own."""
+    os.environ["DBLOG_STATE"] = str(tmp_path_factory.mktemp("state") / "state.db")
 
 
 @pytest.fixture(scope="session")

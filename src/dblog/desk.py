@@ -142,6 +142,7 @@ class Desk:
                     pipeline.prune()
                 self._exchange(pipeline)
                 if last or time.monotonic() - told > STATUS_SECONDS:
+                    pipeline.open()  # somebody may have told the store to forget it
                     pipeline.say({"state": "running", "error": None, **self._status(), **(self._ending or {})})
                     told = time.monotonic()
                 failing_since = None

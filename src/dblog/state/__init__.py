@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import urllib.parse
 from pathlib import Path
 
@@ -31,5 +32,10 @@ def open_store(place: str | None = None) -> Store:
 
 
 def _own() -> str:
-    folder = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return str(Path(folder).expanduser() / "dblog" / "state.db")
+    """This user's own place: in the home folder, or where there is none to write to, as in many containers, beside
+    other temporary files."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "dblog"
+    there = next((f for f in (folder, *folder.parents) if f.exists()), folder)
+    if not os.access(there, os.W_OK):
+        folder = Path(tempfile.gettempdir()) / f"dblog-state-{os.getuid()}"
+    return str(folder / "state.db")

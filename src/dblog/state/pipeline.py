@@ -23,7 +23,7 @@ from typing import Any
 from dblog.core.dump import INITIAL, REPAIR
 from dblog.core.throttle import Throttle, read_settings
 from dblog.errors import Conflict, NotFound, StateError
-from dblog.state.requests import Dump, Progress, Request, State, Wish
+from dblog.state.requests import Dump, Progress, Request, State, Wish, known
 from dblog.state.store import Store, Value
 
 SILENT_SECONDS = 10.0
@@ -122,7 +122,7 @@ class Pipeline:
 
     def settings(self) -> Throttle:
         document = self.store.get(self._at("settings"))
-        return Throttle(**(document.value if document else {}))
+        return known(Throttle, document.value if document else {})
 
     def change(self, given: Mapping[str, Any]) -> Throttle:
         """Change some settings. Raises ConfigError for those that are unknown or out of range."""
@@ -134,7 +134,7 @@ class Pipeline:
                 self.store.put(self._at("settings"), {**value, **changed}, version=version)
             except Conflict:
                 continue
-            return Throttle(**{**value, **changed})
+            return known(Throttle, {**value, **changed})
 
     def status(self) -> dict[str, Any]:
         """What the pipeline last said of itself; `state` is what it is now."""

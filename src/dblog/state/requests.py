@@ -7,12 +7,14 @@ written once; the wish of its owner (run, pause, cancel); and its progress, whic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from dblog.core.names import parse_patterns, parse_table
 from dblog.errors import ConfigError
+
+_T = TypeVar("_T")
 
 MOST_KEYS = 10_000
 MOST_TEXT = 4000
@@ -37,6 +39,12 @@ class Wish(StrEnum):
     run = "run"
     pause = "pause"
     cancel = "cancel"
+
+
+def known(kind: type[_T], values: Mapping[str, Any]) -> _T:
+    """A dataclass of the values that it has fields for: a newer version may have written more."""
+    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in names})
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,8 @@ def read_request(
     if tables is not None:
         if len(tables) > MOST_TEXT:
             raise ConfigError(f"the tables have {len(tables)} characters", hint=f"at most {MOST_TEXT} are allowed")
-        parse_patterns(tables, "tables")
+        if all(p.exclude for p in parse_patterns(tables, "tables")):
+            raise ConfigError(f"the tables {tables!r} only exclude", hint="name some, like public.*, !public.tmp_*")
         if keys or where:
             parse_table(tables, "table")
     if isinstance(keys, str | bytes):
@@ -125,7 +134,7 @@ class TableProgress:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TableProgress:
         missing = tuple(tuple(k) for k in data.get("missing", ()))
-        return TableProgress(**{**data, "state": State(data["state"]), "missing": missing})
+        return known(TableProgress, {**data, "state": State(data["state"]), "missing": missing})
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,7 @@ class Progress:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Progress:
         tables = {name: TableProgress.from_json(t) for name, t in data["tables"].items()}
-        return Progress(**{**data, "state": State(data["state"]), "tables": tables})
+        return known(Progress, {**data, "state": State(data["state"]), "tables": tables})
 
 
 @dataclass(frozen=True)
