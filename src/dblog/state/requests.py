@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from dblog.core.condition import check_condition
 from dblog.core.names import parse_patterns, parse_table
 from dblog.errors import ConfigError
 
@@ -83,16 +84,18 @@ def read_request(
     if tables is not None:
         if len(tables) > MOST_TEXT:
             raise ConfigError(f"the tables have {len(tables)} characters", hint=f"at most {MOST_TEXT} are allowed")
-        if all(p.exclude for p in parse_patterns(tables, "tables")):
-            raise ConfigError(f"the tables {tables!r} only exclude", hint="name some, like public.*, !public.tmp_*")
         if keys or where:
             parse_table(tables, "table")
+        elif all(p.exclude for p in parse_patterns(tables, "tables")):
+            raise ConfigError(f"the tables {tables!r} only exclude", hint="name some, like public.*, !public.tmp_*")
     if isinstance(keys, str | bytes):
         raise ConfigError("the keys are one text", hint="give a list of keys")
     if len(keys) > MOST_KEYS:
         raise ConfigError(f"{len(keys)} keys are too many for one request", hint=f"make requests of up to {MOST_KEYS}")
     if where is not None and (not where.strip() or len(where) > MOST_TEXT):
         raise ConfigError(f"the condition has {len(where)} characters", hint=f"1 to {MOST_TEXT} are allowed")
+    if where is not None:
+        check_condition(where)
     read = tuple(_key(k) for k in keys)
     if len({len(key) for key in read}) > 1:
         raise ConfigError(
