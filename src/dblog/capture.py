@@ -34,6 +34,8 @@ GATHER_SECONDS = 0.05
 RUSH_BYTES = 256 << 10
 ACKNOWLEDGE_SECONDS = 0.25
 MOST_TOKENS = 1000
+LAG_SECONDS = 2.0
+"""How long it is believed that the log is late."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Capture:
         self._rush = False
         self._awaited = 0
         self._heard = time.monotonic()
-        self._lag: float | None = None
+        self._lag = (0.0, 0.0)
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
         self._open = _OpenSegment(self, position)
@@ -114,9 +116,11 @@ class Capture:
             return self._position
 
     @property
-    def lag(self) -> float | None:
-        """How long after its commit the last transaction was captured, if the two clocks agree."""
-        return self._lag
+    def lag(self) -> float:
+        """How long after its commit the last transaction was captured, if the two clocks agree; zero when none was
+        captured for a while."""
+        lag, at = self._lag
+        return lag if time.monotonic() - at < LAG_SECONDS else 0.0
 
     def waiting_since(self, position: int) -> float | None:
         """About when the oldest change after the position was committed; None when there is none."""
@@ -279,7 +283,7 @@ class Capture:
         if self._open.end is None:
             return
         segment = self._open.close()
-        self._lag = max(0.0, time.time() - segment.committed_at)
+        self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)

@@ -204,8 +204,8 @@ class Desk:
 
     def _admit(self, name: str, tables: Mapping[str, TableProgress]) -> None:
         old = self._progress.get(name, Progress())
-        if name in OWN and old.state.ended:
-            old = replace(old, state=State.queued, finished_at=None)
+        if old.state.ended:  # the first dump of tables that joined later
+            old = Progress()
         self._progress[name] = replace(old, tables={**old.tables, **tables})
 
     def _mirror(self, pipeline: Pipeline, batch: Delivered, wishes: Mapping[str, Wish]) -> None:

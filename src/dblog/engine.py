@@ -6,6 +6,7 @@ first, with offsets of an earlier life, and the engine starts wherever they say.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from dblog.capture import Capture
 from dblog.core.offset import Offset
 from dblog.desk import Desk
-from dblog.errors import ConnectionLost
+from dblog.errors import SourceError, SpoolError
 from dblog.planner import Limit, Planner, Settings
 from dblog.retry import retrying
 from dblog.sources.base import Source
@@ -71,12 +72,12 @@ class Engine:
         capture = self._started(start.position, keep=(start,))
         self._position = start.position
         self._planner.delivered(start)
-        end = start
-        while end == start and not self._planner.drained(start, self._target):
+        while True:
             end = self._planner.plan(start, capture, limit, self._target)
-            if self._target is None:
-                break
-        return end
+            if end is None:
+                return start
+            if end != start or self._target is None:
+                return end
 
     def batch(self, start: Offset, end: Offset) -> list[Log | Emit | Select]:
         """The work between two offsets."""
@@ -137,14 +138,14 @@ class Engine:
                 "lag_seconds": 0.0 if since is None else max(0.0, time.time() - since),
                 "capture_lag_seconds": capture.lag,
             }
-            try:
+            with contextlib.suppress(SourceError):  # the rest is worth saying; others say what is wrong
                 health = dict(self._source.health())
                 latest = health.pop("latest")
                 status |= {"latest": latest, "lag_bytes": max(0, latest - self._position), "slot_health": health}
-            except ConnectionLost:
-                pass  # the rest is worth saying; the log's reader will say what is wrong
         if time.monotonic() - self._measured > SPOOL_SECONDS:
-            self._spool_bytes, self._measured = self._spool.size(), time.monotonic()
+            with contextlib.suppress(SpoolError, OSError):
+                self._spool_bytes, self._measured = self._spool.size(), time.monotonic()
+        self._planner.probe()
         return {**status, "spool_bytes": self._spool_bytes}
 
     # -- starting --------------------------------------------------------------------------------------------

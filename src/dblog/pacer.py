@@ -19,9 +19,6 @@ BUSY_SECONDS, QUIET_SECONDS = 0.015, 0.75
 QUIET_AFTER_SECONDS = 5.0
 """The log is quiet when it has had nothing of ours for this long."""
 
-PROBE_SECONDS = 1.0
-"""How often the user's probe is asked, at most."""
-
 
 class Pacer:
     """Knows the throttle, what the selects took, and how busy log and source are."""
@@ -31,11 +28,12 @@ class Pacer:
         self._chunks = chunks
         self._chunk_rows = chunk_rows
         self._governor = Governor()
-        self._load = Load()
-        self._probed = 0.0
+        self._probed: tuple[str | None, Load] = (None, Load())
         self._busy_until = 0.0
         self._selects, self._select_seconds, self._last_select = 0, 0.0, 0.0
         self.throttle = Throttle()
+        self.watches = False
+        """Whether a dump has something to read."""
 
     def pace(self) -> Pace:
         """Short rounds while the log has something to deliver, long ones while it has not; within the throttle."""
@@ -53,14 +51,22 @@ class Pacer:
 
     def waits(self, capture: Capture) -> str | None:
         """Why no round may open now."""
-        throttle, now = self.throttle, time.monotonic()
-        if throttle.probe is not None and now - self._probed > PROBE_SECONDS:
-            self._probed = now
-            try:
-                self._load = Load(probe=self._source.probe(throttle.probe))
-            except SourceError as error:
-                self._load = Load(trouble=error.message)
-        return self._governor.waits(throttle, now, replace(self._load, lag_seconds=capture.lag))
+        asked, load = self._probed
+        if asked != self.throttle.probe:
+            load = Load(trouble="it has not answered yet")
+        return self._governor.waits(self.throttle, time.monotonic(), replace(load, lag_seconds=capture.lag))
+
+    def probe(self) -> None:
+        """Ask the user's probe while a dump would run."""
+        query = self.throttle.probe
+        if query is None or not self.watches:
+            self._probed = (None, Load())
+            return
+        try:
+            load = Load(probe=self._source.probe(query))
+        except SourceError as error:
+            load = Load(trouble=error.message)
+        self._probed = (query, load)
 
     def log_had_changes(self) -> None:
         self._busy_until = time.monotonic() + QUIET_AFTER_SECONDS

@@ -100,6 +100,7 @@ class Planner:
         self._waits: str | None = None
         self._moved = self._looked = time.monotonic()
         self._locked_until = 0.0
+        self._announced = False
         self._delivered: Offset | None = None
         self.counts = Counts()
 
@@ -146,18 +147,20 @@ class Planner:
             **self._pacer.status(),
         }
 
-    def drained(self, start: Offset, target: int | None) -> bool:
-        """Whether the stream has delivered all it was asked to and may stop by itself."""
-        if target is None or (start.position or 0) < target:
-            return False
-        return not start.read and not self._active(start, self._orders(start))
+    def probe(self) -> None:
+        """Ask the user's probe, if anybody waits for its answer. Called by the desk's thread: it may take a while."""
+        self._pacer.probe()
 
     # -- planning --------------------------------------------------------------------------------------------
 
-    def plan(self, start: Offset, capture: Capture, limit: Limit, target: int | None) -> Offset:
-        """Where the batch after `start` ends; `start` itself when there is nothing to do."""
+    def plan(self, start: Offset, capture: Capture, limit: Limit, target: int | None) -> Offset | None:
+        """Where the batch after `start` ends; `start` itself when there is nothing to do; None when the log up to
+        `target` is delivered and no dump runs."""
         self._look_after(start)
         orders = self._orders(start)
+        arrived = target is not None and (start.position or 0) >= target and not start.read
+        if arrived and (self._pacer.throttle.paused or not self._active(start, orders)):
+            return None
         if self._opens_window(start, capture, orders):
             end = self._retrying(lambda: self._end_window(start, capture, orders))
         else:
@@ -180,7 +183,8 @@ class Planner:
         inbox = self._desk.inbox()
         self._pacer.throttle = inbox.throttle
         first = [t for t in wanted if t not in start.tables]
-        if first:
+        if first and not self._announced:
+            self._announced = True
             self._desk.admitted(INITIAL, {str(t): TableProgress(total=self._source.estimate(t)) for t in first})
         return replace(self._admitted(start, inbox, inbox.store), wanted=wanted)
 
@@ -205,7 +209,7 @@ class Planner:
 
     def _opens_window(self, start: Offset, capture: Capture, orders: Orders) -> bool:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
-        active = self._active(start, orders)
+        active = self._pacer.watches = self._active(start, orders)
         self._waits = self._obstacle(start, capture) if active else None
         return bool(start.read) or (active and self._waits is None)
 

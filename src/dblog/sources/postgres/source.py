@@ -291,7 +291,7 @@ class Postgres:
         return {"source": str(self.address), "slot": self.slot, "publication": self.publication}
 
     def probe(self, query: str) -> float:
-        found = self._ask(query, role="people")
+        found = self._ask(query, role="probe")
         try:
             (value,) = found
             return float(value)
@@ -330,7 +330,7 @@ class Postgres:
                 # a watermark must not wait for a standby: it only has to reach the log
                 cursor.execute("set synchronous_commit = local")
                 cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
-                if role == "people":
+                if role in ("people", "probe"):
                     cursor.execute(f"set statement_timeout = '{PEOPLE_SECONDS}s'")
                     cursor.execute(f"set default_transaction_read_only = on; set {SEARCH_PATH}")
             _CONNECTIONS[at] = connection
