@@ -16,7 +16,9 @@ from typer.testing import CliRunner, Result
 from dblog.cli import app
 
 SOURCE = Path(__file__).parents[2] / "src"
-PROGRAM = [sys.executable, "-c", "from dblog.cli import main; main()"]
+# Where tests run as a background job interruptions are ignored, and children would ignore them too.
+HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+PROGRAM = [sys.executable, "-c", f"{HEEDING}; from dblog.cli import main; main()"]
 
 
 def dblog(*arguments: object, stdin: str | None = None, code: int = 0) -> Result:
@@ -62,7 +64,7 @@ class Process:
             assert time.monotonic() < deadline, (self.stdout, self.stderr)
             time.sleep(0.05)
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         self.process.send_signal(number)
 
     def wait(self, seconds: float = 60.0) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dblog.cli import dumps as module
+from dblog.cli import dump as module
 from dblog.state import open_store
 from dblog.state.pipeline import Pipeline
 from dblog.state.requests import Progress, Request, State, Wish, read_request
@@ -172,7 +172,7 @@ class TestWait:
         with Process(tmp_path, "dump", "public.orders", "--wait", DBLOG_STATE=place) as waiting:
             waiting.until(lambda: waiting.stdout.endswith("\n"))
             time.sleep(0.3)
-            waiting.signal(signal.SIGINT)
+            waiting.send(signal.SIGINT)
             assert waiting.wait() == 130
         (dump,) = running.dumps()
         assert dump.wish is Wish.run

@@ -85,7 +85,7 @@ class TestStatus:
             watching.until(lambda: watching.stdout.count("\n") == 1)
             running.say({**STATUS, "events": 18_212})
             watching.until(lambda: '"events": 18212' in watching.stdout)
-            watching.signal(signal.SIGINT)
+            watching.send(signal.SIGINT)
             assert watching.wait() == 130
         assert all(json.loads(line)["pipeline"] == "shop" for line in watching.stdout.splitlines())
         assert watching.stderr == ""
@@ -154,7 +154,7 @@ class TestWatch:
             for n in range(30):
                 running.tell([{"at": 0.0, "kind": "round_opened", "n": 100 * n + m} for m in range(100)])
             watching.until(lambda: watching.stdout.count("\n") == 3001)
-            watching.signal(signal.SIGINT)
+            watching.send(signal.SIGINT)
             assert watching.wait() == 130
         assert [json.loads(line)["n"] for line in watching.stdout.splitlines()] == list(range(-1, 3000))
         assert watching.stderr == ""

@@ -4,7 +4,20 @@
 one theme. Commands import what they need when they run, so that `dblog --help` answers at once.
 """
 
-from dblog.cli import check, demo, dumps, settings, status, tables, watch
+from dblog.cli import check, demo, dump, dumps, events, settings, slots, status, tables, watch
 from dblog.cli.program import app, main
 
-__all__ = ["app", "check", "demo", "dumps", "main", "settings", "status", "tables", "watch"]
+__all__ = [
+    "app",
+    "check",
+    "demo",
+    "dump",
+    "dumps",
+    "events",
+    "main",
+    "settings",
+    "slots",
+    "status",
+    "tables",
+    "watch",
+]

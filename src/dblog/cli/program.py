@@ -8,9 +8,7 @@ Errors of ours are shown on standard error as what failed and what to do, withou
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,20 +137,3 @@ def print_json(value: Any) -> None:
 def print_line(value: Any) -> None:
     """One of many documents, on a line of its own."""
     typer.echo(json.dumps(value, ensure_ascii=False))
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """A termination ends the body the way an interruption does, so that it cleans up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        sys.exit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
