@@ -4,7 +4,7 @@
 one theme. Commands import what they need when they run, so that `dblog --help` answers at once.
 """
 
-from dblog.cli import check, demo, dump, dumps, events, settings, slots, status, tables, watch
+from dblog.cli import check, demo, dump, dumps, events, run, serve, settings, slots, status, tables, watch
 from dblog.cli.program import app, main
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "dumps",
     "events",
     "main",
+    "run",
+    "serve",
     "settings",
     "slots",
     "status",
