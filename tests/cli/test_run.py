@@ -14,7 +14,7 @@ import pytest
 from dblog.cli import run as module
 from dblog.cli.failure import cause
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
-from tests.cli.program import Process, dblog
+from tests.cli.program import Process, dblog, document
 from tests.conftest import Database
 
 URL = ("--url", "postgresql://app:secret-7@127.0.0.1:1/shop")
@@ -68,16 +68,6 @@ def test_the_places_of_rows_and_checkpoint(tmp_path: Path) -> None:
     assert places(module.Sink.noop, None, tmp_path) == (None, str(tmp_path))
 
 
-def test_state_and_pipeline_reach_the_source() -> None:
-    from dblog.spark.options import OPTIONS
-
-    given = {"url": URL[1], "table": "a", "tables": None}
-    passed = module._options(given, {"state": "/s.db", "pipeline": "shop"})
-    known = {o.name for o in OPTIONS} & {"state", "pipeline"}
-    assert {name: passed[name] for name in known} == {n: {"state": "/s.db", "pipeline": "shop"}[n] for n in known}
-    assert set(passed) == {"url", "table"} | known
-
-
 class TestCause:
     """Our error in Spark's report."""
 
@@ -127,7 +117,8 @@ def test_a_pipeline_goes_on_where_it_stopped_and_says_why_it_cannot(database: Da
     def life(name: str, *arguments: str) -> Process:
         folder = tmp_path / name
         folder.mkdir()
-        given = ["--table", "public.t", "--into", into, "--format", "json", "--option", f"spool={tmp_path / 'spool'}"]
+        given = ["--table", "public.t", "--into", into, "--format", "json", "--pipeline", "shop"]
+        given += ["--option", f"spool={tmp_path / 'spool'}"]
         return Process(
             folder,
             "run",
@@ -154,6 +145,14 @@ def test_a_pipeline_goes_on_where_it_stopped_and_says_why_it_cannot(database: Da
         second.until(lambda: len(rows()) == 501, 120)
         database.execute("update t set n = 2 where id = 5")
         second.until(lambda: len(rows()) == 502)
+        store = ("--state", tmp_path / "state.db")
+        assert document("status", *store)["state"] == "running"
+        dump = document("dump", "public.t", "--keys", "7,999", "--wait", *store)
+        assert (dump["state"], dump["emitted"]) == ("completed", 1)
+        second.until(lambda: len(rows()) == 503)
+        assert [(r["id"], r["_op"]) for r in rows() if r.get("_dump") == dump["id"]] == [(7, "read")]
+        assert 'no row has the key "999"' in dblog("dumps", dump["id"], *store).stdout
+        assert "chunk_emitted" in dblog("watch", "--no-follow", "--last", 100, *store).stdout
         second.send(signal.SIGINT)
         assert second.wait() == 130
     assert [r["n"] for r in sorted((r for r in rows() if r["_op"] == "update"), key=lambda r: r["_lsn"])] == [1, 2]

@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -88,10 +88,8 @@ def run(
         raise ConfigError("--once and --every exclude each other", hint="leave out one")
     if as_json and sink is Sink.console:
         raise ConfigError("--json and --format console would mix on standard output", hint="leave out one")
-    place_of_state = {"state": store, "pipeline": name}
-    options = _options(
-        {"url": url, "table": table, "tables": tables, **pairs(option or (), "an option")}, place_of_state
-    )
+    given = {"url": url, "table": table, "tables": tables, "state": store, "pipeline": name}
+    options = _options({**given, **pairs(option or (), "an option")})
     target, marks = _places(sink, into, checkpoint)
     served = api(http, store, token_env) if http is not None else nullcontext()
     check_java()
@@ -116,12 +114,10 @@ def run(
 # -- what was asked for --------------------------------------------------------------------------------------------
 
 
-def _options(given: dict[str, str | None], state: dict[str, str | None]) -> dict[str, str]:
+def _options(given: Mapping[str, str | None]) -> dict[str, str]:
     """The options of the source, checked before Spark takes its time to start."""
-    from dblog.spark.options import OPTIONS, read_options
+    from dblog.spark.options import read_options
 
-    known = {o.name for o in OPTIONS}
-    given |= {name: value for name, value in state.items() if name in known}
     options = {name: value for name, value in given.items() if value is not None}
     read_options(options)
     return options
