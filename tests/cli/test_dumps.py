@@ -31,11 +31,12 @@ class TestRequest:
             (["public.*", "!public.tmp_*"], Request("public.*, !public.tmp_*")),
             (["--all"], Request()),
             (["public.orders", "--keys", "1, 2,3"], Request("public.orders", (("1",), ("2",), ("3",)))),
-            (["orders", "--key", "a b", "--key", '["a", 1]'], Request("orders", (("a b",), ("a", "1")))),
+            (["orders", "--key", "a b", "--key", '"c"'], Request("orders", (("a b",), ("c",)))),
+            (["orders", "--key", '["a", 1]', "--key", "[2, true]"], Request("orders", (("a", "1"), ("2", "true")))),
             (["orders", "--key", "[12345678901234567890.10]"], Request("orders", (("12345678901234567890.10",),))),
             (["orders", "--where", "total > 1"], Request("orders", (), "total > 1")),
         ],
-        ids=["table", "patterns", "all", "keys", "key", "exact", "where"],
+        ids=["table", "patterns", "all", "keys", "key", "composite", "exact", "where"],
     )
     def test_it_is_in_the_store_as_it_was_written(
         self, running: Pipeline, arguments: list[str], request_: Request
@@ -48,11 +49,11 @@ class TestRequest:
 
     def test_keys_come_from_a_file_or_standard_input(self, running: Pipeline, tmp_path: Path) -> None:
         file = tmp_path / "keys"
-        file.write_text('17\n"ä"\n\n["a", 1, true]\n', "utf-8")
+        file.write_text('[17, "ä"]\n\n["a", 1]\n', "utf-8")
         dblog("dump", "orders", "--keys-file", file)
         dblog("dump", "orders", "--keys-file", "-", stdin="18\n")
         first, second = running.dumps()
-        assert first.request.keys == (("17",), ("ä",), ("a", "1", "true"))
+        assert first.request.keys == (("17", "ä"), ("a", "1"))
         assert second.request.keys == (("18",),)
 
     def test_json_is_the_dump(self, running: Pipeline) -> None:
@@ -71,6 +72,7 @@ class TestRequest:
             (["orders", "--keys", "1,,2"], "--keys has the value '1,,2'"),
             (["orders", "--keys", "1", "--where", "true"], "keys and a condition exclude each other"),
             (["orders", "--key", "[1, null]"], "is not a key"),
+            (["orders", "--keys", "1", "--key", "[1, 2]"], "keys"),
             (["orders", "--key", "[1"], "--key is '[1', which is not JSON"),
             (["orders", "--keys-file", "/nowhere/keys"], "cannot read the keys"),
             (["orders", "--where", " "], "the condition has 1 characters"),

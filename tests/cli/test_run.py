@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,22 @@ def test_the_api_without_its_packages_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "dblog.control.serve", None)
     assert "pip install 'dblog[http]'" in dblog(*command, code=2).stderr
+
+
+def test_the_api_is_served_until_it_is_told_to_stop(place: str, tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn", reason="the extra http is not installed")
+    arguments = ("serve", "--http", "127.0.0.1:0", "--token-env", "TOKEN")
+    with Process(tmp_path, *arguments, DBLOG_STATE=place, TOKEN="secret-7") as serving:
+        serving.until(lambda: "serving http://127.0.0.1:" in serving.stderr)
+        url = re.search(r"serving (\S+);", serving.stderr)[1]  # type: ignore[index]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{url}/api/v1/pipelines")
+        asked = urllib.request.Request(f"{url}/api/v1/pipelines", headers={"Authorization": "Bearer secret-7"})
+        with urllib.request.urlopen(asked) as answer:
+            assert answer.status == 200
+        serving.send(signal.SIGTERM)
+        assert serving.wait() == 0
+    assert "secret-7" not in serving.stdout + serving.stderr
 
 
 def test_the_places_of_rows_and_checkpoint(tmp_path: Path) -> None:

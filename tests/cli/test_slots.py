@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,6 +156,22 @@ def test_it_asks_unless_told_not_to(database: Database, names: tuple[str, str], 
     result = dblog("slots", "drop", names[0], "--url", database.url, code=2)
     assert "say --yes" in result.stderr
     assert names[0] in slots(database)
+
+
+@pytest.mark.parametrize(("answer", "code", "gone"), [("n\n", 1, False), ("y\n", 0, True)])
+def test_the_answer_counts(
+    database: Database,
+    names: tuple[str, str],
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    gone: bool,
+) -> None:
+    monkeypatch.setattr("dblog.cli.slots.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    result = dblog("slots", "drop", names[0], "--url", database.url, stdin=answer, code=code)
+    assert f"drop replication slot '{names[0]}' of database '{database.name}' for good?" in result.stderr
+    assert (names[0] not in slots(database)) == gone
 
 
 def test_a_database_must_be_named(place: str) -> None:
