@@ -72,7 +72,7 @@ class TestRequest:
             (["orders", "--keys", "1,,2"], "--keys has the value '1,,2'"),
             (["orders", "--keys", "1", "--where", "true"], "keys and a condition exclude each other"),
             (["orders", "--key", "[1, null]"], "is not a key"),
-            (["orders", "--keys", "1", "--key", "[1, 2]"], "keys"),
+            (["orders", "--keys", "1", "--key", "[1, 2]"], "some keys have more values than others"),
             (["orders", "--key", "[1"], "--key is '[1', which is not JSON"),
             (["orders", "--keys-file", "/nowhere/keys"], "cannot read the keys"),
             (["orders", "--where", " "], "the condition has 1 characters"),
