@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +40,8 @@ def test_version_prints_the_version_of_the_package() -> None:
 def test_help_names_every_command() -> None:
     done = run("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("demo", "check", "version"))
+    named = "demo version run serve status watch set tables dump dumps pause resume cancel check slots events"
+    assert set(re.findall(r"^│ (\w+) ", done.stdout, re.MULTILINE)) >= set(named.split())
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,13 @@ def test_importing_the_command_line_loads_no_engine() -> None:
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )
     assert done.stdout == "\n"
+
+
+def test_the_help_answers_at_once() -> None:
+    """Importing Spark or Arrow would take longer than this by itself."""
+    before = os.times().children_user
+    assert run("--help").returncode == 0
+    assert os.times().children_user - before < 1.0
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:
@@ -152,6 +162,17 @@ class TestCheck:
         assert "table 'public.hasty' is unlogged" in done.stdout
         assert "'public.absent'" in done.stdout
         assert "not ready: 3 to fix first" in done.stdout
+
+    def test_json_is_one_document_with_every_problem(self, database: Database) -> None:
+        database.execute("create table keyless (id bigint); create table fit (id bigint primary key)")
+        done = run("check", "--url", database.url, "--tables", "keyless, fit", "--json")
+        found = json.loads(done.stdout)
+        assert done.returncode == 1
+        assert not found["ready"]
+        assert found["tables"] == ["public.fit", "public.keyless"]
+        (fatal,) = [p for p in found["problems"] if p["fatal"]]
+        assert fatal["fix"] == 'ALTER TABLE "public"."keyless" ADD PRIMARY KEY (...);'
+        assert json.loads(run("check", "--url", database.url, "--tables", "fit", "--json").stdout)["ready"]
 
     def test_the_password_is_not_shown(self, database: Database) -> None:
         database.execute("create table orders (id bigint primary key)")

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import select
 import time
+from typing import Any
 
+import psycopg2.errors
+
+from dblog.errors import PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.postgres.connect import Address, connect, identifier, literal, translating
 from dblog.sources.postgres.pgoutput import COMMIT, Decoder
@@ -21,12 +25,24 @@ PAUSE_SECONDS = 0.003
 SILENCE_SECONDS = 0.02
 """A walsender of PostgreSQL 16 and later can miss its wake-up and sit on a commit for seconds; any message from us
 wakes it. So whoever waits for a certain commit breaks the silence after this time."""
+TEMPORARY_SECONDS = 60
+"""How long the creation of a temporary slot may wait for open transactions."""
 
 
 class PostgresLog:
-    """A slot's log from a position on (`sources.base.LogStream`)."""
+    """A slot's log from a position on (`sources.base.LogStream`). A temporary slot is made here, begins now, and is
+    gone with the connection."""
 
-    def __init__(self, address: Address, slot: str, publication: str, position: int, decoder: Decoder) -> None:
+    def __init__(
+        self,
+        address: Address,
+        slot: str,
+        publication: str,
+        position: int,
+        decoder: Decoder,
+        *,
+        temporary: bool = False,
+    ) -> None:
         self._decoder = decoder
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -37,6 +53,8 @@ class PostgresLog:
         self._connection = connect(address, replication=True, application_name=f"dblog {slot}")
         with translating(f"opening replication slot {slot!r}"):
             self._cursor = self._connection.cursor()
+            if temporary:
+                _create_temporary(self._cursor, slot)
             # spelled out, because the driver's own start_replication garbles names that are not ASCII
             self._cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
@@ -93,3 +111,16 @@ class PostgresLog:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _create_temporary(cursor: Any, slot: str) -> None:
+    """A slot begins when all transactions that write now have ended, and we wait only so long for them."""
+    cursor.execute(f"set statement_timeout = '{TEMPORARY_SECONDS}s'")
+    try:
+        cursor.execute(f"select pg_create_logical_replication_slot({literal(slot)}, 'pgoutput', true)")
+    except psycopg2.errors.QueryCanceled as error:
+        raise PreconditionFailed(
+            f"a temporary slot could not be created in {TEMPORARY_SECONDS} s, held up by open transactions",
+            hint="end those that pg_stat_activity shows as the oldest, or try again later",
+        ) from error
+    cursor.execute("set statement_timeout = 0")

@@ -1,0 +1,46 @@
+"""`dblog demo` and `dblog version`: a first look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import dblog
+from dblog.cli.program import FAILED, FIRST_LOOK, INTERRUPTED, app, examples
+
+
+@app.command(
+    epilog=examples("dblog demo", "dblog demo --seconds 30 --rows 500000", "dblog demo --keep /tmp/result"),
+    rich_help_panel=FIRST_LOOK,
+)
+def demo(
+    seconds: Annotated[float, typer.Option(min=0, help="How long rows are changed once the streams run.")] = 12.0,
+    rows: Annotated[int, typer.Option(min=6, help="Rows in the tables at the beginning.")] = 60_000,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Leave the Parquet result in this folder.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Let Spark speak, on standard error.")] = False,
+) -> None:
+    """Capture a busy PostgreSQL into Parquet and prove that nothing is lost.
+
+    Starts an embedded PostgreSQL with a small shop, and Spark.
+    Dumps and follows the shop's tables while they change.
+    Compares the result with the source, row by row, and leaves nothing behind.
+    Needs Java 17 or newer.
+    """
+    from dblog.demo.demo import Demo, run
+
+    try:
+        converged = run(Demo(seconds, rows, keep, verbose), Console(highlight=False))
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if not converged:
+        raise typer.Exit(FAILED)
+
+
+@app.command(rich_help_panel=FIRST_LOOK)
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"dblog {dblog.__version__}")

@@ -1,0 +1,139 @@
+"""The program: one application, what its commands have in common, and how a command ends.
+
+Errors of ours are shown on standard error as what failed and what to do, without a traceback. Exit codes: 0 fine,
+1 failed, 2 wrong usage or configuration, 3 no such pipeline, dump or slot, or none runs where one must,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+from dblog.errors import ConfigError, DBLogError, NotFound
+
+if TYPE_CHECKING:
+    from dblog.state.pipeline import Pipeline
+
+FAILED, MISUSED, ABSENT, INTERRUPTED = 1, 2, 3, 130
+PANELS = FIRST_LOOK, PIPELINE, DUMPS, DATABASE = "A first look", "The pipeline", "Dumps", "The database"
+"""The groups of commands in the help."""
+
+WIDE = 400
+"""Columns of what is not a terminal: there nothing is wrapped or cut."""
+
+
+class Program(TyperGroup):
+    """The application; it ends with an exit code that says how a command ended."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        commands: Any = self.commands
+        return sorted(super().list_commands(ctx), key=lambda name: PANELS.index(commands[name].rich_help_panel))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DBLogError as error:
+            show(error)
+            raise typer.Exit(exit_code(error)) from error
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="dblog",
+    cls=Program,
+    help="Change data capture with full-state dumps (DBLog) as a Spark streaming source.",
+    epilog="Start with: dblog demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """The program."""
+    app()
+
+
+def exit_code(error: DBLogError) -> int:
+    return MISUSED if isinstance(error, ConfigError) else ABSENT if isinstance(error, NotFound) else FAILED
+
+
+def show(error: DBLogError) -> None:
+    """What failed and what to do about it, on standard error."""
+    console = notes()
+    console.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+    if error.hint:
+        console.print(Text.assemble(("hint: ", "bold"), error.hint), soft_wrap=True)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help."""
+    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
+
+
+# -- options that several commands have ----------------------------------------------------------------------------
+
+StatePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        envvar="DBLOG_STATE",
+        metavar="PLACE",
+        help="The state store: a file, or sqlite:///file. Without it, one in your home directory.",
+    ),
+]
+PipelineName = Annotated[
+    str | None,
+    typer.Option("--pipeline", metavar="NAME", help="The pipeline; needed only where several share the state store."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Url = Annotated[
+    str,
+    typer.Option(envvar="DBLOG_URL", metavar="URL", help="The source, as postgresql://user:password@host/database."),
+]
+Tables = Annotated[str, typer.Option(metavar="PATTERNS", help="Tables to follow, like 'public.*, !public.tmp_*'.")]
+
+
+# -- what commands use ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def pipeline_of(place: str | None, name: str | None) -> Iterator[Pipeline]:
+    """The pipeline that is meant, in an open state store. Raises NotFound."""
+    from dblog.state import open_store
+    from dblog.state.pipeline import only_pipeline
+
+    with closing(open_store(place)) as store:
+        yield only_pipeline(store, name)
+
+
+def output() -> Console:
+    """Standard output. Nothing in a text is taken for markup: names and keys are other people's."""
+    return Console(width=None if sys.stdout.isatty() else WIDE, markup=False, highlight=False, emoji=False)
+
+
+def notes() -> Console:
+    """Standard error: remarks, progress, errors."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else WIDE, markup=False, highlight=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    """One document."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_line(value: Any) -> None:
+    """One of many documents, on a line of its own."""
+    typer.echo(json.dumps(value, ensure_ascii=False))

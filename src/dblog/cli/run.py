@@ -1,0 +1,265 @@
+"""`dblog run`: a pipeline without a line of code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dblog.cli.program import INTERRUPTED, PIPELINE, AsJson, StatePlace, Url, app, examples, print_line
+from dblog.cli.serve import Http, TokenVariable, api
+from dblog.cli.settings import pairs
+from dblog.cli.signals import Stop, stopping
+from dblog.cli.words import count, place
+from dblog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_SECONDS = 0.5
+SAY_SECONDS = 10.0
+"""How often the progress is told where it cannot be shown in place."""
+
+
+class Sink(StrEnum):
+    """Where the rows go."""
+
+    json = "json"
+    parquet = "parquet"
+    console = "console"
+    noop = "noop"
+
+
+@app.command(
+    epilog=examples(
+        "dblog run --url postgresql://app:secret@db.example.com/shop --table public.orders --into /lake/orders",
+        "dblog run --tables 'public.*' --into /lake/shop --format json --once",
+        "dblog run --tables 'public.*' --into /lake/shop --every 10 --http 127.0.0.1:8080",
+        "dblog run --table public.orders --format noop --checkpoint /tmp/orders --option chunkRows=5000",
+    ),
+    rich_help_panel=PIPELINE,
+)
+def run(
+    url: Url,
+    tables: Annotated[
+        str | None, typer.Option(metavar="PATTERNS", help="Follow many tables, like 'public.*': JSON envelopes.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Follow one table: its own columns.")] = None,
+    into: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder for the rows.")] = None,
+    sink: Annotated[Sink, typer.Option("--format", help="What is written.")] = Sink.parquet,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The query's checkpoint; without it, _checkpoint in --into."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what there is, and end.")] = False,
+    every: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="One batch in so many seconds, not one after another."),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the Spark source. Repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--pipeline", metavar="NAME", help="What to call this pipeline.")] = None,
+    store: StatePlace = None,
+    http: Http = None,
+    token_env: TokenVariable = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Let Spark speak, on standard error.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Follow tables into files, with a Spark query in this process.
+
+    Ctrl-C or a termination stops it cleanly, a second Ctrl-C at once; started again it goes on where it stopped.
+    Needs Java 17 or newer. The progress is told on standard error, with --json as JSON lines on standard output.
+    """
+    from dblog.demo.spark import check_java, quiet
+
+    if once and every is not None:
+        raise ConfigError("--once and --every exclude each other", hint="leave out one")
+    if as_json and sink is Sink.console:
+        raise ConfigError("--json and --format console would mix on standard output", hint="leave out one")
+    given = {"url": url, "table": table, "tables": tables, "state": store, "pipeline": name}
+    options = _options({**given, **pairs(option or (), "an option")})
+    target, marks = _places(sink, into, checkpoint)
+    served = api(http, store, token_env) if http is not None else nullcontext()
+    check_java()
+    with ExitStack() as stack:
+        console = _console(stack)
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
+        if not verbose:
+            stack.enter_context(quiet(work / "stderr"))
+        stop = stack.enter_context(stopping())
+        if address := stack.enter_context(served):
+            console.print(f"serving {address}")
+        spark = stack.enter_context(_session(work, verbose))
+        stop.listen()
+        rows = _load(spark, options)
+        query = _start(rows, sink, target, marks, once, every)
+        stack.callback(_stop, query)
+        _follow(query, stop, console, as_json)
+    if stop.number == signal.SIGINT:
+        raise typer.Exit(INTERRUPTED)
+
+
+# -- what was asked for --------------------------------------------------------------------------------------------
+
+
+def _options(given: Mapping[str, str | None]) -> dict[str, str]:
+    """The options of the source, checked before Spark takes its time to start."""
+    from dblog.spark.options import read_options
+
+    options = {name: value for name, value in given.items() if value is not None}
+    read_options(options)
+    return options
+
+
+def _places(sink: Sink, into: Path | None, checkpoint: Path | None) -> tuple[str | None, str]:
+    """The folder of the rows, and that of the checkpoint."""
+    files = sink in (Sink.json, Sink.parquet)
+    if files != (into is not None):
+        need = "needs --into" if files else "has no use for --into"
+        raise ConfigError(
+            f"--format {sink} {need}", hint=f"dblog run --format {'parquet --into DIR' if files else sink}"
+        )
+    if checkpoint is None and into is None:
+        raise ConfigError(f"--format {sink} needs --checkpoint", hint="the checkpoint is what a stream goes on from")
+    marks = checkpoint if checkpoint is not None else Path(into or "") / "_checkpoint"
+    return (None if into is None else str(into.absolute())), str(marks.absolute())
+
+
+# -- the query -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _session(work: Path, verbose: bool) -> Iterator[SparkSession]:
+    from pyspark.errors import PySparkException
+
+    from dblog.cli.failure import cause
+    from dblog.spark.session import session
+
+    settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
+    settings["spark.sql.warehouse.dir"] = str(work / "warehouse")
+    try:
+        spark = session("dblog run", **{k.replace(".", "__"): v for k, v in settings.items()})
+    except (PySparkException, OSError) as error:
+        raise cause(f"Spark did not start: {error}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _load(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    from dblog.cli.failure import cause
+
+    try:
+        return spark.readStream.format("dblog").options(**options).load()
+    except PySparkException as error:
+        raise cause(str(error)) from None
+
+
+def _start(
+    rows: DataFrame, sink: Sink, target: str | None, checkpoint: str, once: bool, every: float | None
+) -> StreamingQuery:
+    from pyspark.errors import PySparkException
+
+    from dblog.cli.failure import cause
+
+    writer = rows.writeStream.format(sink.value).option("checkpointLocation", checkpoint)
+    if once:
+        writer = writer.trigger(availableNow=True)
+    elif every is not None:
+        writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
+    try:
+        return writer.start(target)
+    except PySparkException as error:
+        raise cause(str(error)) from None
+
+
+def _stop(query: StreamingQuery) -> None:
+    if query.isActive:
+        query.stop()
+
+
+def _follow(query: StreamingQuery, stop: Stop, console: Console, as_json: bool) -> None:
+    """Tell the progress until the query ends, or is to. Raises what made it fail."""
+    from dblog.cli.failure import cause
+
+    told = _Progress(console, as_json)
+    with console.status("starting") if console.is_terminal and not as_json else nullcontext() as line:
+        while query.isActive and stop.number is None:
+            stop.wait(LOOK_SECONDS)
+            told.look(query, line)
+        if query.isActive:
+            console.print("stopping; Ctrl-C ends it at once")
+            query.stop()
+    failure = query.exception()
+    if failure is not None:
+        raise cause(str(failure)) from None
+    told.look(query, None, last=True)
+
+
+class _Progress:
+    """Tells what the query has done so far."""
+
+    def __init__(self, console: Console, as_json: bool) -> None:
+        self._console = console
+        self._as_json = as_json
+        self._batch = -1
+        self._rows = 0
+        self._said = 0.0
+
+    def look(self, query: StreamingQuery, line: Any, *, last: bool = False) -> None:
+        now = query.lastProgress
+        if now is None:
+            if last and not self._as_json:
+                self._console.print("ended: there was nothing to do")
+            return
+        for progress in query.recentProgress if now["batchId"] > self._batch else ():
+            if progress["batchId"] > self._batch:
+                self._batch = progress["batchId"]
+                self._rows += progress["numInputRows"]
+                if self._as_json:
+                    print_line(_document(progress))
+        if self._as_json:
+            return
+        text = f"batch {count(self._batch)}, {count(self._rows)} rows, the log up to {place(_position(now))}"
+        if line is not None:
+            line.update(text)
+        elif last or time.monotonic() - self._said > SAY_SECONDS:
+            self._console.print(f"ended: {text}" if last else text)
+            self._said = time.monotonic()
+
+
+def _document(progress: Any) -> dict[str, Any]:
+    return {
+        "batch": progress["batchId"],
+        "at": progress["timestamp"],
+        "rows": progress["numInputRows"],
+        "seconds": progress["batchDuration"] / 1000,
+        "position": _position(progress),
+    }
+
+
+def _position(progress: Any) -> int | None:
+    end = progress["sources"][0]["endOffset"]
+    found = json.loads(end) if isinstance(end, str) else end
+    return (found or {}).get("pos")
+
+
+def _console(stack: ExitStack) -> Console:
+    """Standard error as it is now, whatever is sent elsewhere later."""
+    file = stack.enter_context(os.fdopen(os.dup(2), "w", encoding="utf-8"))
+    return Console(file=file, markup=False, highlight=False, emoji=False)

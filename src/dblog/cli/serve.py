@@ -1,0 +1,56 @@
+"""`dblog serve`: the HTTP API, here alone; `dblog run --http` has it beside a pipeline."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import AbstractContextManager
+from typing import Annotated
+
+import typer
+
+from dblog.cli.program import INTERRUPTED, PIPELINE, StatePlace, app, examples, notes
+from dblog.cli.signals import stopping
+from dblog.errors import ConfigError
+
+Http = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve the HTTP API there.", show_default=False)]
+TokenVariable = Annotated[
+    str | None,
+    typer.Option("--token-env", metavar="VAR", help="The environment variable that holds the HTTP API's token."),
+]
+
+
+@app.command(
+    epilog=examples("dblog serve", "DBLOG_TOKEN=... dblog serve --http 0.0.0.0:8080 --token-env DBLOG_TOKEN"),
+    rich_help_panel=PIPELINE,
+)
+def serve(
+    http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8080",
+    token_env: TokenVariable = None,
+    store: StatePlace = None,
+) -> None:
+    """Serve the HTTP API for the pipelines of a state store. Until Ctrl-C or a termination."""
+    with stopping() as stop, api(http, store, token_env) as address:
+        stop.listen()
+        notes().print(f"serving {address}; Ctrl-C ends")
+        while stop.number is None:
+            stop.wait(60.0)
+    if stop.number == signal.SIGINT:
+        raise typer.Exit(INTERRUPTED)
+
+
+def api(http: str, store: str | None, token_env: str | None) -> AbstractContextManager[str]:
+    """The HTTP API, not yet started."""
+    token = None
+    if token_env is not None:
+        token = os.environ.get(token_env)
+        if not token:
+            raise ConfigError(f"the environment variable {token_env!r} is not set", hint="put the token into it")
+    try:
+        from dblog.control.serve import serving
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "the HTTP API needs packages that are not installed", hint="pip install 'dblog[http]'"
+        ) from error
+    api: AbstractContextManager[str] = serving(http, store, token)
+    return api

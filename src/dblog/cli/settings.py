@@ -1,0 +1,76 @@
+"""`dblog set`: the throttle, changed while the pipeline runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dblog.cli.program import PIPELINE, AsJson, PipelineName, StatePlace, app, examples, output, pipeline_of, print_json
+from dblog.errors import ConfigError
+
+
+@app.command(
+    "set",
+    epilog=examples(
+        "dblog set",
+        "dblog set rows_per_second=5000 max_lag_seconds=2",
+        'dblog set probe="select count(*) from pg_stat_activity" probe_max=80',
+        "dblog set rows_per_second=none",
+    ),
+    rich_help_panel=PIPELINE,
+)
+def set_settings(
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="Settings to change; without any, all are shown."),
+    ] = None,
+    place: StatePlace = None,
+    name: PipelineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change how much dumps may ask of the database. Works at once, and outlives a restart.
+
+    auto or none takes a setting back to its default.
+    """
+    from dblog.core.throttle import read_settings
+
+    given = pairs(changes or (), "a setting")
+    read_settings(given)
+    with pipeline_of(place, name) as pipeline:
+        now = asdict(pipeline.change(given) if given else pipeline.settings())
+    if as_json:
+        print_json(now)
+    else:
+        output().print(_table({n: now[n] for n in given} if given else now))
+
+
+def pairs(texts: list[str] | tuple[str, ...], what: str) -> dict[str, str]:
+    """Texts like name=value. Raises ConfigError."""
+    result: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ConfigError(f"{text!r} is not {what}", hint="write it as name=value")
+        result[key.strip()] = value
+    return result
+
+
+def _table(values: dict[str, Any]) -> Table:
+    from dblog.core.throttle import SETTINGS
+
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for title in ("SETTING", "VALUE", "ALLOWED", "WHAT IT DOES"):
+        table.add_column(title, no_wrap=title == "SETTING")
+    for setting in SETTINGS:
+        if setting.name in values:
+            table.add_row(setting.name, _text(values[setting.name], setting.default), setting.takes, setting.about)
+    return table
+
+
+def _text(value: Any, default: str) -> str:
+    if value is None:
+        return default
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,69 @@
+"""What a command does when it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dblog.cli.program import INTERRUPTED
+from dblog.errors import ConfigError
+
+
+class Stop:
+    """Whether somebody wants the program to stop, and by which signal. A second interruption ends it at once."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._wanted = threading.Event()
+
+    def listen(self) -> None:
+        """From now on. Spark's session takes the signal for itself when it starts."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hear)
+
+    def wait(self, seconds: float) -> None:
+        self._wanted.wait(seconds)
+
+    def _hear(self, number: int, _: object) -> None:
+        if self.number is not None and number == signal.SIGINT:
+            os._exit(INTERRUPTED)
+        self.number = self.number or number
+        self._wanted.set()
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """While the session starts, either signal ends the program as an exception does."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(INTERRUPTED if number == signal.SIGINT else 0)
+
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("dblog run needs the main thread", hint="run it as a program")
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield Stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """A termination ends the body the way an interruption does, so that it cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

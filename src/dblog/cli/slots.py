@@ -1,0 +1,160 @@
+"""`dblog slots`: what keeps log on the database's server, and how to end it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from dblog.cli.program import (
+    DATABASE,
+    FAILED,
+    AsJson,
+    StatePlace,
+    Url,
+    app,
+    examples,
+    notes,
+    output,
+    print_json,
+)
+from dblog.cli.words import size
+from dblog.errors import ConfigError, SourceError
+
+if TYPE_CHECKING:
+    from dblog.sources.postgres.slots import Slot
+    from dblog.state.pipeline import Pipeline
+
+slots = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+app.add_typer(slots, name="slots", rich_help_panel=DATABASE)
+
+
+@slots.callback(
+    invoke_without_command=True,
+    epilog=examples("dblog slots --url postgresql://app:secret@db.example.com/shop", "dblog slots drop dblog_shop"),
+)
+def list_without_asking(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(envvar="DBLOG_URL", metavar="URL", help="The source, when no command is given.")
+    ] = None,
+    place: StatePlace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replication slots of the database: list them, drop one of ours."""
+    if ctx.invoked_subcommand is not None:
+        return
+    if url is None:
+        raise ConfigError("the database is not named", hint="add --url, or set DBLOG_URL")
+    list_slots(url, place, as_json)
+
+
+@slots.command(
+    "list",
+    epilog=examples("dblog slots list --url postgresql://app:secret@db.example.com/shop", "dblog slots list --json"),
+)
+def list_slots(url: Url, place: StatePlace = None, as_json: AsJson = False) -> None:
+    """Show all replication slots of the database, who reads them, and how much log each keeps on the server."""
+    from dblog.sources.postgres.connect import connect
+    from dblog.sources.postgres.slots import read_slots
+
+    with closing(connect(url, application_name="dblog slots")) as connection:
+        found = read_slots(connection)
+    owners = {s: p.name for s, p in _owners(place).items()}
+    if as_json:
+        print_json([{**asdict(s), "ours": is_ours(s.name, owners), "pipeline": owners.get(s.name)} for s in found])
+        return
+    output().print(_table(found, owners))
+    if not found:
+        notes().print("the database has no replication slots")
+
+
+@slots.command(
+    "drop", epilog=examples("dblog slots drop dblog_public_orders_1a2b3c", "dblog slots drop dblog_shop --yes")
+)
+def drop(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The slot.")],
+    url: Url,
+    publication: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its publication, if that is not called like the slot.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    place: StatePlace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop a slot of ours that nobody reads, and its publication.
+
+    The stream that used it cannot go on from its checkpoint any more: it must dump the tables again.
+    """
+    from dblog.sources.postgres.connect import connect
+    from dblog.sources.postgres.slots import drop_slot
+
+    owners = _owners(place)
+    if not is_ours(name, owners):
+        raise SourceError(
+            f"replication slot {name!r} is not one of dblog's, as far as its name and the state store tell",
+            hint=f"if you are sure: select pg_drop_replication_slot('{name}')",
+        )
+    if name in owners and owners[name].running:
+        raise SourceError(
+            f"replication slot {name!r} is that of pipeline {owners[name].name!r}, which runs",
+            hint="stop the pipeline first",
+        )
+    with closing(connect(url, application_name="dblog slots")) as connection:
+        if not yes:
+            _confirm(f"drop replication slot {name!r} of database {connection.info.dbname!r} for good?")
+        published = drop_slot(connection, name, publication or name)
+    if as_json:
+        print_json({"dropped": name, "publication": (publication or name) if published else None})
+    else:
+        typer.echo(f"dropped slot {name}" + (f" and publication {publication or name}" if published else ""))
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise ConfigError("there is nobody to ask", hint="say --yes to drop the slot without a question")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(FAILED)
+
+
+def is_ours(name: str, owners: dict[str, str] | dict[str, Pipeline]) -> bool:
+    from dblog.sources.postgres.slots import OURS
+
+    return name.startswith(OURS) or name in owners
+
+
+def _owners(place: str | None) -> dict[str, Pipeline]:
+    """The pipelines that the state store knows, by their slots."""
+    from dblog.state import open_store
+    from dblog.state.pipeline import Pipeline, pipelines
+
+    store = open_store(place)
+    known = [Pipeline(store, name) for name in pipelines(store)]
+    return {slot: p for p in known if (slot := p.status().get("slot"))}
+
+
+def _table(found: list[Slot], owners: dict[str, str]) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for title in ("SLOT", "OURS", "PIPELINE", "PLUGIN", "READ BY", "STATUS"):
+        table.add_column(title, no_wrap=True)
+    for title in ("KEEPS", "SAFE"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for slot in found:
+        reader = f"pid {slot.active_pid}" if slot.active else "nobody"
+        healthy = slot.wal_status in ("reserved", "extended")
+        table.add_row(
+            slot.name + (" (temporary)" if slot.temporary else ""),
+            "yes" if is_ours(slot.name, owners) else "no",
+            owners.get(slot.name, ""),
+            slot.plugin,
+            Text(reader, "" if slot.active else "yellow"),
+            Text(slot.wal_status or "?", "" if healthy else "red"),
+            size(slot.retained_bytes),
+            "no limit" if slot.safe_bytes is None else size(slot.safe_bytes),
+        )
+    return table

@@ -1,0 +1,123 @@
+"""`dblog status`: what the pipeline does, and how it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dblog.cli.dumps import dump_table
+from dblog.cli.program import (
+    PIPELINE,
+    AsJson,
+    PipelineName,
+    StatePlace,
+    app,
+    examples,
+    output,
+    pipeline_of,
+    print_json,
+    print_line,
+)
+from dblog.cli.words import ago, count, duration, place, size
+
+if TYPE_CHECKING:
+    from dblog.state.pipeline import Pipeline
+    from dblog.state.requests import Dump
+
+STYLES = {"running": "green", "failed": "bold red", "lost": "bold red"}
+REFRESH_SECONDS = 1.0
+
+
+@app.command(epilog=examples("dblog status", "dblog status --watch", "dblog status --json"), rich_help_panel=PIPELINE)
+def status(
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
+    store: StatePlace = None,
+    name: PipelineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far the pipeline is, what it waits for, its slot and its dumps."""
+    with pipeline_of(store, name) as pipeline:
+        if not watch:
+            now, open_dumps = _look(pipeline)
+            print_json(_document(now, open_dumps)) if as_json else output().print(_page(now, open_dumps))
+        elif as_json:
+            while True:
+                print_line(_document(*_look(pipeline)))
+                time.sleep(REFRESH_SECONDS)
+        else:
+            with Live(_page(*_look(pipeline)), console=output(), auto_refresh=False) as live:
+                while True:
+                    time.sleep(REFRESH_SECONDS)
+                    live.update(_page(*_look(pipeline)), refresh=True)
+
+
+def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[Dump]]:
+    return pipeline.status(), [d for d in pipeline.dumps() if not d.state.ended]
+
+
+def _document(now: dict[str, Any], open_dumps: list[Dump]) -> dict[str, Any]:
+    return {**now, "dumps": [d.to_json() for d in open_dumps]}
+
+
+def _page(now: dict[str, Any], open_dumps: list[Dump]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    state = now["state"]
+    grid.add_row("pipeline", Text.assemble(now["pipeline"], "  ", (state, STYLES.get(state, "yellow"))))
+    for label, text in _facts(now):
+        grid.add_row(label, text)
+    return Group(grid, "", dump_table(open_dumps)) if open_dumps else grid
+
+
+def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """What can be said; a pipeline that starts, or never did, has not told everything."""
+    if now.get("error"):
+        yield "error", Text(str(now["error"]), "red")
+    if now["state"] != "running" and "updated_at" in now:
+        yield "last seen", ago(now["updated_at"])
+    if "source" in now:
+        yield "source", f"{now['source']}, {_tables(now)}, slot {now.get('slot', '?')}"
+    if "started_at" in now:
+        yield "process", f"{now.get('pid', '?')} on {now.get('host', '?')}, started {ago(now['started_at'])}"
+    if "lag_seconds" in now or "lag_bytes" in now:
+        captured = now.get("capture_lag_seconds")
+        behind = f"; the log arrives {duration(captured)} after the commit" if captured is not None else ""
+        yield "lag", f"{duration(now.get('lag_seconds'))}, {size(now.get('lag_bytes'))}{behind}"
+    if "position" in now:
+        reached = f"{place(now['position'])} delivered, {place(now.get('captured'))} captured"
+        yield "position", f"{reached}, {place(now.get('latest'))} is the end of the log"
+    if now.get("slot_health"):
+        yield "slot", _slot(now["slot_health"])
+    if "events" in now or "rows" in now:
+        dropped = f"{count(now.get('dropped'))} dropped as stale"
+        yield "delivered", f"{count(now.get('events'))} log events, {count(now.get('rows'))} dump rows; {dropped}"
+    if now.get("selects"):
+        mean = now.get("select_seconds", 0.0) / now["selects"]
+        times = f"{duration(mean)} each, the last {duration(now.get('last_select_seconds'))}"
+        yield "dump work", f"{count(now.get('windows'))} windows, {count(now['selects'])} selects, {times}"
+    if "spool_bytes" in now:
+        yield "spool", size(now["spool_bytes"])
+    if now.get("waiting"):
+        yield "waiting", Text(str(now["waiting"]), "yellow")
+
+
+def _slot(health: dict[str, Any]) -> Text:
+    sound = health.get("active") and health.get("wal_status") in ("reserved", "extended")
+    safe = health.get("safe_bytes")
+    left = "" if safe is None else f", {size(safe)} until the server removes log that is needed"
+    active = "active" if health.get("active") else "not active"
+    kept = size(health.get("retained_bytes"))
+    return Text(f"{active}, {health.get('wal_status', '?')}, {kept} of log kept{left}", "" if sound else "yellow")
+
+
+def _tables(now: dict[str, Any]) -> str:
+    many = len(now.get("tables", {}))
+    return "1 table" if many == 1 else f"{count(many)} tables"

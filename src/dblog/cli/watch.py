@@ -1,0 +1,140 @@
+"""`dblog watch`: what the algorithm does, as it does it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from dblog.cli.program import (
+    PIPELINE,
+    AsJson,
+    PipelineName,
+    StatePlace,
+    app,
+    examples,
+    notes,
+    output,
+    pipeline_of,
+    print_line,
+)
+from dblog.cli.words import count, duration, place
+from dblog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dblog.state.store import Value
+
+LOOK_SECONDS = 0.25
+
+KINDS = {
+    "watermark_written": "watermark {token}",
+    "watermark_seen": "watermark {token} at {position}",
+    "round_opened": "{chunks} chunks are selected",
+    "chunk_selected": "chunk {chunk} of {table} for dump {dump}: {rows} rows in {seconds}",
+    "row_dropped": "key {key} of {table} in chunk {chunk}: the log has a newer {op} at {lsn}",
+    "chunk_emitted": "chunk {chunk} of {table} for dump {dump}: {rows} rows, {dropped} dropped",
+    "offset_committed": "up to {position}, {events} log events",
+    "dump_started": "dump {dump}",
+    "dump_ended": "dump {dump} {state}{because}",
+}
+"""The kinds of events, and how each is told."""
+
+STYLES = {"row_dropped": "yellow", "dump_started": "cyan", "dump_ended": "cyan"}
+
+
+@app.command(
+    epilog=examples(
+        "dblog watch", "dblog watch --kind row_dropped --kind chunk_emitted", "dblog watch --json | jq .kind"
+    ),
+    rich_help_panel=PIPELINE,
+)
+def watch(
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Only this kind of event. Repeatable. Kinds: " + ", ".join(KINDS) + "."),
+    ] = None,
+    last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Begin with the last N events.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens next.")] = True,
+    store: StatePlace = None,
+    name: PipelineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what the algorithm does: watermarks, chunks, dropped rows, commits. Until Ctrl-C."""
+    kinds = set(kind or KINDS)
+    if unknown := sorted(kinds - set(KINDS)):
+        raise ConfigError(f"there are no events of kind {unknown[0]!r}", hint="the kinds are " + ", ".join(KINDS))
+    with pipeline_of(store, name) as pipeline:
+        entries = pipeline.events(limit=max(last, 1) if kind is None else 10_000)
+        wanted = [value for _, value in entries if _is_wanted(value, kinds, all_of_them=kind is None)]
+        _show(wanted[-last:] if last else [], as_json)
+        if not follow:
+            return
+        if not pipeline.running:
+            state = pipeline.status()["state"]
+            notes().print(f"pipeline {pipeline.name!r} does not run ({state}): nothing happens until it does")
+        after = entries[-1][0] if entries else 0
+        while True:
+            if not (entries := pipeline.events(after)):
+                time.sleep(LOOK_SECONDS)
+                continue
+            after = entries[-1][0]
+            _show([value for _, value in entries if _is_wanted(value, kinds, all_of_them=kind is None)], as_json)
+
+
+def _is_wanted(event: Value, kinds: Collection[str], *, all_of_them: bool) -> bool:
+    return all_of_them or event.get("kind") in kinds
+
+
+def _show(events: list[Value], as_json: bool) -> None:
+    console = output()
+    for event in events:
+        if as_json:
+            print_line(event)
+            continue
+        kind = str(event.get("kind", "?"))
+        at = float(event.get("at", 0.0))
+        clock = time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"
+        line = Text.assemble((clock, "dim"), "  ", (f"{kind:17}", STYLES.get(kind, "")), "  ", told(event))
+        console.print(line, soft_wrap=True)
+
+
+def told(event: Value) -> str:
+    """What happened, in words; of a kind that is not known here, its fields."""
+    kind = event.get("kind")
+    if kind not in KINDS:
+        return json.dumps({name: value for name, value in event.items() if name not in ("at", "kind")})
+    return KINDS[kind].format_map(_Words(event))
+
+
+class _Words(dict[str, str]):
+    """The fields of an event in words; one that is absent is a question mark."""
+
+    def __init__(self, event: Value) -> None:
+        super().__init__({name: self._word(name, value) for name, value in event.items()})
+        by: Any = event.get("by") or {}
+        self.update(op=str(by.get("op", "change")), lsn=place(by.get("lsn")))
+        self["because"] = f": {event['reason']}" if event.get("reason") else ""
+
+    def __missing__(self, name: str) -> str:
+        return "?"
+
+    @staticmethod
+    def _word(name: str, value: Any) -> str:
+        match name, value:
+            case "token", str():
+                return value[:8]
+            case "position", int():
+                return place(value)
+            case "seconds", int() | float():
+                return duration(value)
+            case "key", list():
+                return json.dumps(value[0] if len(value) == 1 else value, ensure_ascii=False)
+            case _, list():
+                return count(len(value))
+            case _, int():
+                return count(value)
+        return str(value)

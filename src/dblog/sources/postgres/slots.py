@@ -1,0 +1,153 @@
+"""Replication slots from outside: what there is, how to remove one, and a publication for passing use."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dblog.core.schema import TableName
+from dblog.errors import NotFound, PreconditionFailed, SourceError
+from dblog.sources.postgres.connect import Connection, identifier, translating
+
+OURS = "dblog_"
+"""How the names of our slots begin, unless somebody chose another."""
+
+PASSING = "dblog_events_"
+"""How the names of passing publications begin, and of the temporary slots that read them."""
+
+_PASSING_LOCK = 0x64626C6F
+
+_SLOTS = """
+select slot_name, plugin, temporary, active, active_pid, wal_status, safe_wal_size,
+       (case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end
+        - restart_lsn)::bigint as retained_bytes,
+       (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint as position
+from pg_catalog.pg_replication_slots where database = current_database() order by slot_name
+"""
+
+# Tables, and partitions of tables, whose updates a publication would make fail.
+_UNIDENTIFIED = """
+select n.nspname, c.relname
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.relkind = 'r' and c.relreplident <> 'f'
+  and c.oid in (
+    select t.oid from pg_catalog.pg_class t join pg_catalog.pg_namespace s on s.oid = t.relnamespace
+    where (s.nspname, t.relname) in %(tables)s
+    union all
+    select p.relid from pg_catalog.pg_class t join pg_catalog.pg_namespace s on s.oid = t.relnamespace,
+         pg_catalog.pg_partition_tree(t.oid) p
+    where (s.nspname, t.relname) in %(tables)s)
+  and not exists (
+    select from pg_catalog.pg_index i
+    where i.indrelid = c.oid and i.indisvalid and i.indimmediate
+      and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end)
+order by 1, 2 limit 1
+"""
+
+# Whoever uses a passing publication holds a lock on its name: what can be locked was left behind by somebody killed.
+_LEFT_BEHIND = """
+select pubname from pg_catalog.pg_publication
+where pubname like %s and pg_has_role(pubowner, 'USAGE') and pg_try_advisory_lock(%s, hashtext(pubname))
+"""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A logical replication slot of the database."""
+
+    name: str
+    plugin: str
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    """The server's process that reads it."""
+    wal_status: str | None
+    safe_bytes: int | None
+    """How much log may still be written before the server removes what the slot needs; None without a limit."""
+    retained_bytes: int | None
+    """Log that the server keeps for it."""
+    position: int | None
+    """The log is acknowledged up to here."""
+
+
+def read_slots(connection: Connection) -> list[Slot]:
+    """All logical replication slots of this database."""
+    with translating("listing the replication slots"), connection.cursor() as cursor:
+        cursor.execute(_SLOTS)
+        return [Slot(*row) for row in cursor.fetchall()]
+
+
+def drop_slot(connection: Connection, name: str, publication: str) -> bool:
+    """Remove an inactive slot, and its publication if there is one; whether there was. The log it kept is gone then.
+
+    The slot goes first: whoever still reads it keeps its publication."""
+    found = {slot.name: slot for slot in read_slots(connection)}
+    if name not in found:
+        raise NotFound(f"there is no replication slot {name!r} in this database", hint="dblog slots lists them")
+    if found[name].active:
+        raise SourceError(
+            f"replication slot {name!r} is read by the server's process {found[name].active_pid}",
+            hint="stop the stream that reads it first",
+        )
+    with connection.cursor() as cursor:
+        with translating(f"dropping replication slot {name!r}"):
+            cursor.execute("select pg_drop_replication_slot(%s)", (name,))
+        return _drop_publication(cursor, publication)
+
+
+def check_publication(connection: Connection, name: str) -> None:
+    """Raise PreconditionFailed unless there is such a publication: PostgreSQL 18 would only warn, and send nothing."""
+    with translating(f"looking at publication {name!r}"), connection.cursor() as cursor:
+        if not _is_published(cursor, name):
+            raise PreconditionFailed(
+                f"there is no publication {name!r} in this database", hint="pg_publication lists those that there are"
+            )
+
+
+@contextmanager
+def passing_publication(connection: Connection, tables: Collection[TableName]) -> Iterator[str]:
+    """A publication of these tables that is dropped at the end; its name. One that somebody killed has left behind is
+    dropped on this occasion. Raises PreconditionFailed rather than publish a table whose updates would then fail."""
+    name = PASSING + uuid.uuid4().hex[:12]
+    with connection.cursor() as cursor:
+        with translating("looking at the tables"):
+            cursor.execute(_UNIDENTIFIED, {"tables": tuple(tuple(t) for t in tables)})
+            if bare := cursor.fetchone():
+                raise PreconditionFailed(
+                    f"table {str(TableName(*bare))!r} has no replica identity: while it is published its updates fail",
+                    hint="give it a primary key; dblog check shows how",
+                )
+        _clear(cursor)
+        members = ", ".join(identifier(*t) for t in tables)
+        with translating("creating a publication"):
+            cursor.execute("select pg_advisory_lock(%s, hashtext(%s))", (_PASSING_LOCK, name))
+            cursor.execute(
+                f"create publication {identifier(name)} for table {members} with (publish_via_partition_root = true)"
+            )
+        try:
+            yield name
+        finally:
+            _drop_publication(cursor, name)
+
+
+def _clear(cursor: Any) -> None:
+    with translating("looking for publications that were left behind"):
+        cursor.execute(_LEFT_BEHIND, (PASSING.replace("_", r"\_") + "%", _PASSING_LOCK))
+        left = [name for (name,) in cursor.fetchall()]
+    for name in left:
+        _drop_publication(cursor, name)
+
+
+def _drop_publication(cursor: Any, name: str) -> bool:
+    with translating(f"dropping publication {name!r}"):
+        there = _is_published(cursor, name)
+        cursor.execute(f"drop publication if exists {identifier(name)}")
+    return there
+
+
+def _is_published(cursor: Any, name: str) -> bool:
+    cursor.execute("select from pg_catalog.pg_publication where pubname = %s", (name,))
+    return bool(cursor.rowcount)
