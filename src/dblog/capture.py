@@ -102,6 +102,7 @@ class Capture:
         self._lag = (0.0, 0.0)
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
+        self._leave = threading.Event()
         self._open = _OpenSegment(self, position)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
@@ -166,6 +167,10 @@ class Capture:
             self._acknowledged = max(self._acknowledged, position)
             self._changed.notify_all()
         self._spool.remove(f.path for s in gone for f in s.files)
+
+    def reconnect(self) -> None:
+        """Leave the server and come back: it seems to shut down, and would wait for us."""
+        self._leave.set()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -233,7 +238,10 @@ class Capture:
         self._heard = time.monotonic()
         try:
             acknowledged = 0.0
+            self._leave.clear()
             while not self._stopped.is_set():
+                if self._leave.is_set():
+                    raise ConnectionLost("the server ends sessions")
                 if time.monotonic() - acknowledged > ACKNOWLEDGE_SECONDS:
                     stream.acknowledge(self._acknowledged)
                     acknowledged = time.monotonic()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dblog.capture import Capture
 from dblog.core.offset import Offset
 from dblog.desk import Desk
-from dblog.errors import SourceError, SpoolError
+from dblog.errors import ConnectionLost, SourceError, SpoolError
 from dblog.planner import Limit, Planner, Settings
 from dblog.retry import retrying
 from dblog.sources.base import Source
@@ -138,10 +138,14 @@ class Engine:
                 "lag_seconds": 0.0 if since is None else max(0.0, time.time() - since),
                 "capture_lag_seconds": capture.lag,
             }
-            with contextlib.suppress(SourceError):  # the rest is worth saying; others say what is wrong
+            try:
                 health = dict(self._source.health())
                 latest = health.pop("latest")
                 status |= {"latest": latest, "lag_bytes": max(0, latest - self._position), "slot_health": health}
+            except ConnectionLost:  # a server that shuts down ends this session first, and the log's last
+                capture.reconnect()
+            except SourceError:
+                pass  # the rest is worth saying; others say what is wrong
         if time.monotonic() - self._measured > SPOOL_SECONDS:
             with contextlib.suppress(SpoolError, OSError):
                 self._spool_bytes, self._measured = self._spool.size(), time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 import uuid
@@ -218,6 +219,18 @@ def test_a_server_that_crashes_and_comes_back_is_followed_on(table: Database, qu
     check(stream, table)
 
 
+def test_a_server_that_shuts_down_does_not_wait_for_us(table: Database, query: MakeQuery) -> None:
+    stream = query(table="public.t")
+    stream.catch_up()
+    table.execute("create table others (n int); insert into others select generate_series(1, 1000)")
+    began = time.monotonic()
+    table.server._end(signal.SIGINT)
+    assert time.monotonic() - began < 8
+    table.server.start()
+    table.execute("update t set n = 7 where id = 1")
+    check(stream, table)
+
+
 # -- the slot ------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +256,21 @@ def test_an_idle_stream_lets_the_server_forget_the_log_of_others(table: Database
         stream.until(lambda: stream.done > done)  # noqa: B023
     wait_for(lambda: confirmed(table) > before + 100_000)
     assert len(stream.history.events) == 60
+
+
+def test_the_log_of_others_is_not_confirmed_beyond_the_checkpoint(table: Database, query: MakeQuery) -> None:
+    """A driver that confirms what is of no interest to us moves the slot to where the checkpoint cannot follow."""
+    stream = query(table="public.t")
+    stream.catch_up()
+    table.execute("create table others (n int)")
+    for _ in range(20):
+        table.execute("insert into others select generate_series(1, 100)")
+        stream.engine._capture.wait_position(stream.engine._source.latest())  # type: ignore[union-attr]
+        time.sleep(0.05)
+    assert confirmed(table) <= stream.committed["pos"]
+    stream.restart()
+    table.execute("update t set n = 7 where id = 1")
+    check(stream, table)
 
 
 def test_nothing_is_acknowledged_before_it_is_committed(table: Database, query: MakeQuery) -> None:

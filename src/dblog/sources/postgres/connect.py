@@ -198,12 +198,30 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+class ServerError(Exception):
+    """An error that the server sent where the driver does not listen."""
+
+    def __init__(self, state: str, text: str, detail: str, function: str) -> None:
+        super().__init__(text)
+        self.state = state
+        self.text = text
+        self.detail = detail
+        self.function = function
+
+    @staticmethod
+    def of(exc: psycopg2.Error) -> ServerError:
+        """What a driver's error says."""
+        diag = exc.diag
+        text = diag.message_primary or str(exc) or type(exc).__name__
+        return ServerError(exc.pgcode or "", text, diag.message_detail or "", diag.source_function or "")
+
+
 @contextmanager
 def translating(doing: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
     """Raise the driver's errors of the body as ours. `doing` is a phrase like "reading public.orders"."""
     try:
         yield
-    except psycopg2.Error as exc:
+    except (psycopg2.Error, ServerError) as exc:
         secrets = tuple(secrets)
         leaks = any(secret in str(exc) for secret in secrets)
         raise translate(exc, doing, secrets=secrets) from (None if leaks else exc)
@@ -243,17 +261,15 @@ _REFUSED = {
 _SLOT_FUNCTIONS = re.compile(r"ReplicationSlot|CreateDecodingContext|LogicalReplication|slot|SlotInvalidation", re.I)
 
 
-def translate(exc: psycopg2.Error, doing: str, *, secrets: Iterable[str] = ()) -> DBLogError:
-    """What a driver error means to us, by SQLSTATE. The text shown never holds a secret."""
-    kind, hint = _meaning(exc)
-    return kind(f"{doing} failed: {_scrub(_text(exc), secrets)}", hint=hint)
+def translate(exc: psycopg2.Error | ServerError, doing: str, *, secrets: Iterable[str] = ()) -> DBLogError:
+    """What an error of the server or the driver means to us, by SQLSTATE. The text shown never holds a secret."""
+    error = exc if isinstance(exc, ServerError) else ServerError.of(exc)
+    kind, hint = _meaning(error) if error.state else _meaning_without_state(exc)
+    return kind(f"{doing} failed: {_scrub(_text(error), secrets)}", hint=hint)
 
 
-def _meaning(exc: psycopg2.Error) -> tuple[type[SourceError], str | None]:
-    state: str | None = exc.pgcode
-    if state is None:
-        return _meaning_without_state(exc)
-    function = exc.diag.source_function or ""
+def _meaning(error: ServerError) -> tuple[type[SourceError], str | None]:
+    state, function = error.state, error.function
     match state:
         case "57P01" | "57P02" | "57P03" | "57P05" | "25P03":
             return ConnectionLost, "the server ended the session; it is opened again when the server is back"
@@ -261,9 +277,9 @@ def _meaning(exc: psycopg2.Error) -> tuple[type[SourceError], str | None]:
             return TableLocked, "another session holds a lock (see pg_locks); this is tried again"
         case "55006":
             return ConnectionLost, "another session reads this slot: stop it, or give this pipeline a slot of its own"
-        case "55000" if "wal_level" in str(exc):
+        case "55000" if "wal_level" in error.text:
             return PreconditionFailed, "set wal_level = logical and restart the server"
-        case "55000" if "was not created in this database" in str(exc):
+        case "55000" if "was not created in this database" in error.text:
             return PreconditionFailed, "a slot belongs to one database: choose another slot name for this one"
         case "58P01":
             return PositionLost, "the server has removed log that is still needed: drop the slot, start with a new dump"
@@ -293,7 +309,7 @@ def _meaning(exc: psycopg2.Error) -> tuple[type[SourceError], str | None]:
     return SourceError, None
 
 
-def _meaning_without_state(exc: psycopg2.Error) -> tuple[type[SourceError], str | None]:
+def _meaning_without_state(exc: Exception) -> tuple[type[SourceError], str | None]:
     """The driver's own errors: refused and broken connections, and misuse of the driver."""
     text = str(exc)
     if isinstance(exc, psycopg2.OperationalError):
@@ -310,11 +326,11 @@ def _meaning_without_state(exc: psycopg2.Error) -> tuple[type[SourceError], str 
     return SourceError, None
 
 
-def _text(exc: psycopg2.Error) -> str:
+def _text(error: ServerError) -> str:
     """The server's message, with the detail where that speaks of the server and not of somebody's rows."""
-    text = exc.diag.message_primary or str(exc) or type(exc).__name__
-    if exc.pgcode and exc.pgcode[:2] in {"08", "28", "53", "55", "57", "42"} and exc.diag.message_detail:
-        text = f"{text} ({exc.diag.message_detail})"
+    text = error.text
+    if error.state[:2] in {"08", "28", "53", "55", "57", "42"} and error.detail:
+        text = f"{text} ({error.detail})"
     return re.sub(r"\s+", " ", re.sub(r"\b(FATAL|ERROR|PANIC): +", "", text)).strip()
 
 

@@ -16,6 +16,7 @@ from dblog.errors import PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.postgres.connect import Address, connect, identifier, literal, translating
 from dblog.sources.postgres.pgoutput import COMMIT, Decoder
+from dblog.sources.postgres.replication import Replication
 
 TAKE_BYTES = 4 << 20
 PART_BYTES = 8 << 20
@@ -48,18 +49,18 @@ class PostgresLog:
         self._pending_bytes = 0
         self._inside = False
         self._busy = False
-        self._wal_end = 0
-        self.heard = time.monotonic()
+        self._acknowledged = 0
         self._connection = connect(address, replication=True, application_name=f"dblog {slot}")
         with translating(f"opening replication slot {slot!r}"):
-            self._cursor = self._connection.cursor()
+            cursor = self._connection.cursor()
             if temporary:
-                _create_temporary(self._cursor, slot)
+                _create_temporary(cursor, slot)
             # spelled out, because the driver's own start_replication garbles names that are not ASCII
-            self._cursor.start_replication_expert(
+            cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
                 f"(proto_version '1', publication_names {literal(identifier(publication))})"
             )
+        self._replication = Replication(self._connection)
 
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
         if self._busy:
@@ -68,25 +69,18 @@ class PostgresLog:
             took = self._take()
             deadline = time.monotonic() + timeout
             while not took and (left := deadline - time.monotonic()) > 0:
-                readable, _, _ = select.select([self._cursor], [], [], min(left, SILENCE_SECONDS) if eager else left)
+                wait = min(left, SILENCE_SECONDS) if eager else left
+                readable, _, _ = select.select([self._connection], [], [], wait)
                 if eager and not readable:
-                    self._cursor.send_feedback(reply=True, force=True)
+                    self._replication.send(self._acknowledged, reply=True)
                 took = self._take()
         self._busy = took >= MANY
         return self._decode(took) if took else []
 
     def _take(self) -> int:
         """Receive what is there, up to a limit; how many messages."""
-        received, before = 0, len(self._pending)
-        append, read_message = self._pending.append, self._cursor.read_message
-        while received < TAKE_BYTES and (message := read_message()) is not None:
-            payload = message.payload
-            append(payload)
-            received += len(payload)
-        self._pending_bytes += received
-        if received or self._cursor.wal_end > self._wal_end:
-            self.heard = time.monotonic()
-        self._wal_end = self._cursor.wal_end
+        before = len(self._pending)
+        self._pending_bytes += self._replication.receive(self._pending, TAKE_BYTES)
         return len(self._pending) - before
 
     def _decode(self, took: int) -> list[Run]:
@@ -103,11 +97,16 @@ class PostgresLog:
     @property
     def idle_position(self) -> int:
         """A keep-alive says how far the server has looked; what it had to send up to there came before."""
-        return 0 if self._pending or self._inside else self._wal_end
+        return 0 if self._pending or self._inside else self._replication.wal_end
+
+    @property
+    def heard(self) -> float:
+        return self._replication.heard
 
     def acknowledge(self, position: int) -> None:
+        self._acknowledged = max(self._acknowledged, position)
         with translating("acknowledging the log"):
-            self._cursor.send_feedback(write_lsn=position, flush_lsn=position, apply_lsn=position, force=True)
+            self._replication.send(self._acknowledged)
 
     def close(self) -> None:
         self._connection.close()
