@@ -174,6 +174,7 @@ def test_a_pipeline_goes_on_where_it_stopped_and_says_why_it_cannot(database: Da
         assert "chunk_emitted" in dblog("watch", "--no-follow", "--last", 100, *store).stdout
         second.send(signal.SIGINT)
         assert second.wait() == 130
+    assert document("status", *store)["state"] == "stopped"
     assert [r["n"] for r in sorted((r for r in rows() if r["_op"] == "update"), key=lambda r: r["_lsn"])] == [1, 2]
     assert "stopping" in second.stderr
     assert "ended: batch " in second.stderr

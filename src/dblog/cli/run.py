@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,10 +105,22 @@ def run(
         stop.listen()
         rows = _load(spark, options)
         query = _start(rows, sink, target, marks, once, every)
+        stack.callback(_say_stopped, options)
         stack.callback(_stop, query)
         _follow(query, stop, console, as_json)
     if stop.number == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)
+
+
+def _say_stopped(options: Mapping[str, str]) -> None:
+    from dblog.spark.options import read_options
+    from dblog.state import open_store
+    from dblog.state.pipeline import Pipeline
+
+    read = read_options(options)
+    if read.state != "off":
+        with closing(open_store(read.state)) as store:
+            Pipeline(store, read.pipeline).stopped()
 
 
 # -- what was asked for --------------------------------------------------------------------------------------------

@@ -172,6 +172,12 @@ class Pipeline:
     def say(self, status: Value) -> None:
         self.store.put(self._at("status"), {**status, "updated_at": time.time()})
 
+    def stopped(self) -> None:
+        """The pipeline has been stopped, and did not come to say so: Spark kills a source's process."""
+        document = self.store.get(self._at("status"))
+        if document is not None and document.value.get("state", "running") == "running":
+            self.store.put(self._at("status"), {**document.value, "state": "stopped"})
+
     def mirror(self, dump_id: str, progress: Progress) -> None:
         self.store.put(self._at("progress", dump_id), progress.to_json())
 
