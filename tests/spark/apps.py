@@ -107,7 +107,7 @@ def environment(folder: Path) -> dict[str, str]:
     """For processes of Spark, whose home is made in the folder."""
     return {
         **os.environ,
-        "SPARK_HOME": str(_home(folder)),
+        "SPARK_HOME": str(spark_home(folder)),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYSPARK_PYTHON": sys.executable,
@@ -115,7 +115,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _home(folder: Path) -> Path:
+def spark_home(folder: Path) -> Path:
     """Spark without the zip of its Python files, which each of its many Python processes would compile anew."""
     home = folder / "spark"
     home.mkdir(exist_ok=True)
