@@ -50,6 +50,19 @@ def pytest_report_header() -> list[str]:
     return lines
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`: the tests with Spark, each of which keeps all cores busy, one after the other in one process, and
+    first because they take the longest; every other test wherever there is room."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneSpark(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+    return OneSpark(config, log)
+
+
 class Database:
     """A database that is one test's own."""
 
@@ -147,6 +160,9 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
+    from tests.spark.apps import QUICK_START, spark_home
+
+    os.environ["SPARK_HOME"] = str(spark_home(tmp_path_factory.mktemp("spark")))
     # Spark's Python workers are not children of this process: they find the package by this variable.
     source = str(Path(__file__).parent.parent / "src")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
@@ -155,7 +171,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-Xss16m",
+        "spark.driver.extraJavaOptions": f"-Xss16m {QUICK_START}",
         "spark.driver.memory": "1g",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",

@@ -1,7 +1,7 @@
 """A Spark application in a process of its own, to be killed, watched, or run on a cluster: `app.py <json>`.
 
 It writes every batch to `<out>/<batch>-<pid>.json` in one step, rows in the order of their partitions. With `remote` it
-speaks to Spark by Spark Connect.
+speaks to Spark by Spark Connect. With `held` it waits for a line on its standard input when Spark is there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def main(given: dict[str, Any]) -> None:
         settings = {name.replace(".", "__"): value for name, value in given.get("conf", {}).items()}
         spark = dblog.session("app", master=given.get("master", "local[2]"), **settings)
         spark.sparkContext.setLogLevel(given.get("log", "ERROR"))
+    if given.get("held") and not sys.stdin.readline():
+        return
     rows = spark.readStream.format("dblog").options(**given["options"]).load()
     if given.get("explain"):
         rows.explain(extended=True)

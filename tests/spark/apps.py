@@ -13,13 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pyspark
+
 from tests.history import History
 
 ROOT = Path(__file__).parents[2]
+# Most of an application's life here is its start, which optimized code and a parallel collector only make longer.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class App:
-    """One life of an application with all its processes."""
+    """One life of an application with all its processes. A `held` one does not touch the source before `go`."""
 
     def __init__(self, folder: Path, options: dict[str, Any], **given: Any) -> None:
         self.folder = folder
@@ -32,15 +37,20 @@ class App:
                 [sys.executable, Path(__file__).with_name("app.py"), json.dumps(config)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
+                bufsize=0,
                 cwd=folder,
-                env={**environment(), "SPARK_LOCAL_DIRS": str(folder / "local")},  # a killed one leaves them behind
+                env={**environment(folder), "SPARK_LOCAL_DIRS": str(folder / "local")},  # a killed one leaves them
                 start_new_session=True,
             )
 
     @property
     def output(self) -> str:
         return self.said.read_text()
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go\n")
 
     def wait(self, seconds: float = 120.0) -> None:
         """Until it ends by itself, and well."""
@@ -54,10 +64,27 @@ class App:
             time.sleep(0.2)
 
     def kill(self) -> None:
-        """All its processes at once, without a word."""
+        """Python and the JVM at once, without a word. Spark's workers find that out, each in its own time."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def bury(self, seconds: float = 20.0) -> None:
+        """Nothing of it is left after this, and nothing had to be helped."""
+        self.kill()
+        deadline = time.monotonic() + seconds
+        while (left := self._processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        survivors = f"these outlive their driver: {left}"
+        for process in left:
+            process.kill()
+        assert not left, survivors
+
+    def _processes(self) -> list[psutil.Process]:
+        """Those of its session: it is told from others by that even when its first process is gone."""
+        return [process for process in psutil.process_iter() if _session(process) == self.process.pid]
 
 
 @contextmanager
@@ -66,12 +93,36 @@ def running(folder: Path, options: dict[str, Any], **given: Any) -> Iterator[App
     try:
         yield app
     finally:
-        app.kill()
+        app.bury()
 
 
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return None if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return None
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """For processes of Spark, whose home is made in the folder."""
+    return {
+        **os.environ,
+        "SPARK_HOME": str(spark_home(folder)),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYSPARK_PYTHON": sys.executable,
+        "JDK_JAVA_OPTIONS": QUICK_START,
+    }
+
+
+def spark_home(folder: Path) -> Path:
+    """Spark without the zip of its Python files, which each of its many Python processes would compile anew."""
+    home = folder / "spark"
+    home.mkdir(exist_ok=True)
+    for part in ("bin", "jars"):
+        if not (home / part).exists():
+            (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return home
 
 
 def delivered(folder: Path, key: tuple[str, ...] = ("id",)) -> History:

@@ -35,7 +35,7 @@ def launch(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=output,
             cwd=folder,
-            env={**environment(), "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_NO_DAEMONIZE": "1"},
+            env={**environment(folder), "SPARK_NO_DAEMONIZE": "1"},
             start_new_session=True,
         )
 

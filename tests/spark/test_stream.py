@@ -60,6 +60,12 @@ def until(query: StreamingQuery, ready: Callable[[], bool], seconds: float = 60.
         time.sleep(0.1)
 
 
+def progress(query: StreamingQuery) -> Any:
+    """What the last batch has told of its only source."""
+    (only,) = json.loads(query.lastProgress.json)["sources"]
+    return only
+
+
 def test_a_typed_stream_is_found_without_registration_and_gives_the_tables_columns(
     spark: SparkSession, table: Database, tmp_path: Path
 ) -> None:
@@ -71,16 +77,15 @@ def test_a_typed_stream_is_found_without_registration_and_gives_the_tables_colum
         until(query, lambda: len(history.state()) == 500)
         table.execute("update t set n = 1 where id = 5; delete from t where id = 6; insert into t values (501, 1)")
         until(query, lambda: (501,) in history.state())
-        progress = json.loads(query.lastProgress.json)
+        until(query, lambda: progress(query)["latestOffset"]["dumped"] == 500)  # told with the batch after the last row
+        told = progress(query)
     finally:
         query.stop()
     history.check_order()
     source = dict(table.execute("select id, n from t"))
     assert {key[0]: row["n"] for key, row in history.state().items()} == source
-    (only,) = progress["sources"]
-    assert only["endOffset"]["pos"] > only["startOffset"]["pos"]
-    assert only["latestOffset"]["captured"] >= only["endOffset"]["pos"]
-    assert only["latestOffset"]["dumped"] == 500
+    assert told["endOffset"]["pos"] > told["startOffset"]["pos"]
+    assert told["latestOffset"]["captured"] >= told["endOffset"]["pos"]
 
 
 def test_a_batch_that_is_used_twice_or_in_part_selects_every_chunk_once(
