@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dblog.core.offset import Offset
-from dblog.core.schema import TableName, TableSchema
+from dblog.core.offset import Offset, Tally
+from dblog.core.schema import TableSchema
 from dblog.core.throttle import Throttle
 from dblog.errors import DBLogError, StateError
 from dblog.state.mirror import OWN, Delivered, mirrored, taken
@@ -88,10 +88,10 @@ class Desk:
                 raise StateError(f"the state store has not answered for {self._patience:.0f} s")
             return self._inbox
 
-    def delivered(self, offset: Offset, counts: Mapping[tuple[str, TableName], tuple[int, int]]) -> None:
-        """Spark has committed a batch."""
+    def delivered(self, offset: Offset, tally: Sequence[Tally]) -> None:
+        """Spark has committed a batch, with which its dumps have delivered so much."""
         with self._changed:
-            self._delivered.append(Delivered(offset, counts, time.time()))
+            self._delivered.append(Delivered(offset, tally, time.time()))
 
     def admitted(self, dump: str, tables: Mapping[str, TableProgress]) -> None:
         """A dump is about to begin; returns when the store knows what is known of it beforehand."""
@@ -211,11 +211,10 @@ class Desk:
     def _mirror(self, pipeline: Pipeline, batch: Delivered, wishes: Mapping[str, Wish]) -> None:
         """Bring the progress of every dump up to a batch: of those it speaks of, and of those it has ended."""
         since, self._ran = self._ran, batch.at
-        present = batch.dumps | {name for name, _ in batch.counts}
-        for name in sorted({*self._progress, *present}):
+        for name in sorted({*self._progress, *batch.dumps}):
             old = self._progress.get(name, Progress())
             number = None if name in OWN else request_number(name)
-            if name not in present and (old.state.ended or not taken(name, number, old, batch, pipeline.store.id)):
+            if name not in batch.dumps and (old.state.ended or not taken(name, number, old, batch, pipeline.store.id)):
                 continue
             wish = wishes.get(name, Wish.run)
             runs = old.state is State.running and wish is Wish.run and since

@@ -16,7 +16,7 @@ import numpy as np
 from dblog.admission import admit
 from dblog.capture import Capture, Segment
 from dblog.core.dump import INITIAL, Orders, Staged
-from dblog.core.offset import Chunk, Cursor, Key, Offset, Taken
+from dblog.core.offset import Chunk, Cursor, Key, Offset, Taken, Tally
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.window import Mark, plan
 from dblog.desk import Desk, Inbox, described
@@ -37,6 +37,9 @@ POLL_SECONDS = 0.5
 
 FAR_BEHIND_BYTES = 64 << 20
 """With more log than this still to read, a dump waits: the log goes first, in batches of bounded size."""
+
+STORE_SECONDS = 5.0
+"""How long planning waits for the state store, when a dump of a table is over."""
 
 LOCKED_SECONDS = 5.0
 """How long no round is tried after a table was found locked."""
@@ -102,6 +105,7 @@ class Planner:
         self._locked_until = 0.0
         self._announced = False
         self._delivered: Offset | None = None
+        self._tally: tuple[Tally, ...] = ()
         self.counts = Counts()
 
     def know(self, tables: Mapping[TableName, TableSchema]) -> None:
@@ -117,7 +121,7 @@ class Planner:
         if offset == self._delivered:
             return
         self._delivered = offset
-        counts: dict[tuple[str, TableName], tuple[int, int]] = {}
+        counts = {(t.dump, t.table): (t.emitted, t.dropped) for t in offset.tally}
         for chunk in offset.emit:
             noted = self._spool.noted(chunk.id)
             if noted is None:
@@ -132,8 +136,9 @@ class Planner:
                 self._tell("row_dropped", **facts, **example)
             self._tell("chunk_emitted", **facts, rows=rows, dropped=dropped)
         self._tell("offset_committed", position=offset.position, events=self.counts.events)
+        self._tally = tuple(Tally(*whose, *count) for whose, count in counts.items())
         if self._desk is not None:
-            self._desk.delivered(offset, counts)
+            self._desk.delivered(offset, self._tally)
 
     def status(self) -> dict[str, Any]:
         """What people see of the planning."""
@@ -262,11 +267,11 @@ class Planner:
         if start.read and self._pacer.waits(capture) is not None:
             pace = replace(pace, chunks=0)
         try:
-            end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source)
+            end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source, tally=self._tally)
         except TableLocked:  # no boundaries now: no round now
             self._locked_until = time.monotonic() + LOCKED_SECONDS
             pace = replace(pace, chunks=0)
-            end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source)
+            end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source, tally=self._tally)
         if end.read:
             self._pacer.opened()
             self._tell("round_opened", chunks=len(end.read))
@@ -293,7 +298,15 @@ class Planner:
         if files:
             self._pacer.log_had_changes()
         later, pace = replace(orders, wanted=()), self._pacer.pace()
-        end = plan(start, mark, staged=self.staged(start.emit), orders=later, pace=pace, boundaries=self._source)
+        end = plan(
+            start,
+            mark,
+            staged=self.staged(start.emit),
+            orders=later,
+            pace=pace,
+            boundaries=self._source,
+            tally=self._tally,
+        )
         if not self._settings.dump:
             end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self._tables))))
         self._planned(start, end, segments)
@@ -327,6 +340,10 @@ class Planner:
     def _planned(self, start: Offset, end: Offset, segments: Sequence[Segment]) -> None:
         assert start.position is not None
         assert end.position is not None
+        if self._desk is not None and len(end.tally) < len(self._tally):
+            self._desk.exchange(
+                STORE_SECONDS
+            )  # a dump of a table is over: what it came to is only in the batch that is done
         self.counts.windows += bool(end.emit)
         self.counts.events += sum(s.upto(end.position)[0] - s.upto(start.position)[0] for s in segments)
         for cursor in end.dumps:

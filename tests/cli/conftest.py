@@ -82,4 +82,4 @@ def part(state: State, read: int, dropped: int = 0, total: int | None = None, **
     """The progress of a dump of public.orders that has taken ten seconds so far."""
     table = TableProgress(state, read, read - dropped, dropped, total, **more)
     ended = time.time() if state.ended else None
-    return Progress(state, None, time.time() - 10, ended, 1, 10.0, {"public.orders": table})
+    return Progress(state, None, time.time() - 10, ended, 10.0, {"public.orders": table})

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dblog.spark.options import read_options
+from dblog.state import open_store
+from dblog.state.pipeline import Pipeline
+from dblog.state.requests import State, read_request
 from tests.conftest import Database
 from tests.engine.conftest import rows_of
 from tests.engine.writers import create_hot, writers
@@ -54,9 +58,13 @@ def live(app: App, *, working: bool, seconds: float) -> None:
 
 
 def test_a_driver_that_is_killed_twenty_times_converges(database: Database, tmp_path: Path) -> None:
+    """On the way people ask for dumps: each is served to its end, and no row of it comes twice."""
     create_hot(database, ROWS)
     dice = random.Random(7)
-    options = {"url": database.url, "table": "public.t", "chunkRows": 5, "parallelism": 2}
+    state = tmp_path / "state.db"
+    options = {"url": database.url, "table": "public.t", "chunkRows": 5, "parallelism": 2, "state": state}
+    pipeline = Pipeline(open_store(str(state)), read_options({k: str(v) for k, v in options.items()}).pipeline)
+    asked: list[str] = []
     with ExitStack() as started:
 
         def held() -> App:
@@ -66,11 +74,19 @@ def test_a_driver_that_is_killed_twenty_times_converges(database: Database, tmp_
         with writers(database, 3, ROWS, rate=50):
             for number in range(KILLS):
                 lives.append(held())  # a Spark takes seconds to start: the next one does so while this one lives
+                if number in (2, 9, 15):
+                    asked.append(pipeline.submit(read_request("t")).id)
                 live(lives[number], working=bool(number % 3), seconds=dice.random() * 2.5)
         last = lives[KILLS]
         last.go()
         last.until(lambda: converged(delivered(tmp_path), database))
+        last.until(lambda: all(pipeline.dump(dump).state.ended for dump in asked))
     history = delivered(tmp_path)
     check(history, database)
     assert all(history.count(op) for op in ("read", "create", "update", "delete"))
     assert sum(bool(finished(app)) for app in lives) > 10
+    for dump in asked:
+        assert pipeline.dump(dump).state is State.completed
+        rows = [event["id"] for event in history.events if event["_dump"] == dump]
+        assert len(rows) == len(set(rows)), "each row once, for a sink that takes a batch once"
+        assert len(rows) == pipeline.dump(dump).emitted > 0

@@ -7,6 +7,7 @@
     suspects   transactions the log has shown committed that a select might not see yet (the visibility barrier)
     tables     tables whose first dump has been requested, so that a table added later gets one too
     taken      the last dump request that has become cursors: none is taken twice
+    tally      what the dumps that run have delivered before this batch, for people
 
 Its size grows with the number of tables, never with the number of chunks or rows.
 """
@@ -84,6 +85,16 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """What a dump has delivered of a table, and what it dropped because the log had it newer."""
+
+    dump: str
+    table: TableName
+    emitted: int
+    dropped: int
+
+
+@dataclass(frozen=True)
 class Offset:
     """Where a batch ends. The default is the constant offset in front of the first batch."""
 
@@ -94,6 +105,7 @@ class Offset:
     suspects: tuple[int, ...] = ()
     tables: tuple[TableName, ...] = ()
     taken: Taken | None = None
+    tally: tuple[Tally, ...] = ()
 
     @property
     def dumping(self) -> bool:
@@ -116,6 +128,8 @@ class Offset:
             data["tables"] = [list(t) for t in self.tables]
         if self.taken is not None:
             data["taken"] = [self.taken.store, self.taken.number]
+        if self.tally:
+            data["tally"] = [[t.dump, list(t.table), t.emitted, t.dropped] for t in self.tally]
         return data
 
     @staticmethod
@@ -134,6 +148,7 @@ class Offset:
             suspects=tuple(data.get("suspects", ())),
             tables=tuple(TableName(*t) for t in data.get("tables", ())),
             taken=Taken(*data["taken"]) if "taken" in data else None,
+            tally=tuple(Tally(dump, TableName(*t), *counts) for dump, t, *counts in data.get("tally", ())),
         )
 
 

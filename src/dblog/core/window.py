@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from dblog.core.dump import Boundaries, Orders, Pace, Staged, failed, next_round, ordered, read_again, repaired
 from dblog.core.event import Op
-from dblog.core.offset import Chunk, Cursor, Key, Offset, pinned
+from dblog.core.offset import Chunk, Cursor, Key, Offset, Tally, pinned
 from dblog.core.schema import TableName
 from dblog.errors import WatermarkError
 
@@ -50,10 +50,12 @@ def plan(
     orders: Orders,
     pace: Pace,
     boundaries: Boundaries,
+    tally: Sequence[Tally] = (),
 ) -> Offset:
     """The offset that ends the batch after `start`.
 
-    `staged` holds what is on the spool for the chunks of `start`; `orders` what people want of the dumps.
+    `staged` holds what is on the spool for the chunks of `start`; `orders` what people want of the dumps; `tally` what
+    the dumps have delivered up to `start`.
 
     1. `mark` is the high watermark of the round of `start`: its chunks are emitted, each pinned to its staged file.
     2. A chunk that is not there (any more) is read again in a later round: twice is harmless, never is not. One that
@@ -76,7 +78,9 @@ def plan(
     read: tuple[Chunk, ...] = ()
     if mark.token is not None and not mark.suspects:
         read, dumps = next_round(dumps, pace, boundaries, mark.token, orders.held)
-    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, orders.taken or start.taken)
+    going = {(c.dump, c.table) for c in (*emit, *read)} | {(c.dump, c.table) for c in dumps}
+    kept = tuple(t for t in tally if (t.dump, t.table) in going)
+    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, orders.taken or start.taken, kept)
 
 
 def _resized(cursor: Cursor, emit: Sequence[Chunk], staged: Mapping[str, Staged], pace: Pace) -> Cursor:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dblog.core.dump import INITIAL, REPAIR
-from dblog.core.offset import Offset, Taken
-from dblog.core.schema import TableName
+from dblog.core.offset import Offset, Taken, Tally
 from dblog.state.requests import Progress, State, TableProgress
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """A batch that Spark has committed: its end, and what became of the chunks it emitted."""
+    """A batch that Spark has committed."""
 
     offset: Offset
-    counts: Mapping[tuple[str, TableName], tuple[int, int]]
-    """By dump and table: rows emitted and rows dropped."""
+    tally: Sequence[Tally]
+    """What its dumps have delivered, with this batch."""
     at: float
     """Seconds since 1970."""
 
     @property
     def dumps(self) -> set[str]:
-        """The dumps that the offset speaks of."""
-        return {c.dump for c in self.offset.dumps} | {c.dump for c in self.offset.read}
+        """The dumps that the batch speaks of."""
+        offset = self.offset
+        return {c.dump for c in offset.dumps} | {c.dump for c in offset.read} | {t.dump for t in self.tally}
 
 
 def taken(dump: str, number: int | None, progress: Progress, delivered: Delivered, store: str) -> bool:
@@ -43,16 +43,11 @@ def mirrored(dump: str, old: Progress, delivered: Delivered, *, cancelled: bool,
     opened = {c.table for c in offset.dumps if c.dump == dump} | {c.table for c in offset.read if c.dump == dump}
     for name in map(str, opened):
         tables.setdefault(name, TableProgress())
-    if (offset.position or 0) > old.position:  # else this batch has been counted, in an earlier life
-        for (whose, where), (emitted, dropped) in delivered.counts.items():
-            if whose == dump:
-                was = tables.get(str(where), TableProgress())
-                tables[str(where)] = replace(
-                    was,
-                    read=was.read + emitted + dropped,
-                    emitted=was.emitted + emitted,
-                    dropped=was.dropped + dropped,
-                )
+    for count in delivered.tally:
+        if count.dump == dump:
+            was = tables.get(str(count.table), TableProgress())
+            read = count.emitted + count.dropped
+            tables[str(count.table)] = replace(was, read=read, emitted=count.emitted, dropped=count.dropped)
     reasons = {str(c.table): c.failed for c in offset.dumps if c.dump == dump and c.failed is not None}
     going = {str(t) for t in opened} - set(reasons)
     begun = {str(c.table) for c in offset.read} | {str(c.table) for c in offset.dumps if c.upto is not None}
@@ -69,7 +64,6 @@ def mirrored(dump: str, old: Progress, delivered: Delivered, *, cancelled: bool,
         reason=reason,
         started_at=old.started_at if old.started_at is not None else delivered.at,
         finished_at=delivered.at if state.ended else None,
-        position=max(old.position, offset.position or 0),
         active_seconds=old.active_seconds + seconds,
         tables=tables,
     )

@@ -148,8 +148,6 @@ class Progress:
     reason: str | None = None
     started_at: float | None = None
     finished_at: float | None = None
-    position: int = 0
-    """The offset's position that this was mirrored from: what comes from an older one is not counted twice."""
     active_seconds: float = 0.0
     """Time spent running, without pauses."""
     tables: Mapping[str, TableProgress] = field(default_factory=dict)

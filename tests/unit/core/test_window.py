@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dblog.core.dump import INITIAL, REPAIR, Orders, Pace, Staged
 from dblog.core.event import Op, change_schema
-from dblog.core.offset import Chunk, Cursor, Extent, Key, Offset, Taken, pinned
+from dblog.core.offset import Chunk, Cursor, Extent, Key, Offset, Taken, Tally, pinned
 from dblog.core.schema import TableName
 from dblog.core.window import Mark, complete, matches, plan, survivors
 from dblog.errors import WatermarkError
@@ -395,3 +395,11 @@ def test_a_condition_is_paced_by_the_rows_it_looks_at() -> None:
     mark = Mark(20, "w", suspects=(1,))
     end = plan(start, mark, staged=staged, orders=Orders(), pace=Pace(seconds=0.5), boundaries=Tens())
     assert [c.rows for c in end.dumps] == [5_000]
+
+
+def test_a_tally_is_kept_while_its_table_is_being_dumped() -> None:
+    mine, over = Tally(INITIAL, A, 8, 1), Tally("1-a", B, 5, 0)
+    start = Offset(9, read=(CHUNK,), dumps=(LEFT,), tally=(mine, over))
+    staged = {"w1-0": Staged("s0", 4, 0.1)}
+    end = plan(start, Mark(20, "w"), staged=staged, orders=Orders(), pace=PACE, boundaries=Tens(), tally=(mine, over))
+    assert end.tally == (mine,)

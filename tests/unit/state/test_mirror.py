@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dblog.core.dump import INITIAL, REPAIR
-from dblog.core.offset import Chunk, Cursor, Extent, Offset, Taken
+from dblog.core.offset import Chunk, Cursor, Extent, Offset, Taken, Tally
 from dblog.core.schema import TableName
 from dblog.state.mirror import Delivered, mirrored, taken
 from dblog.state.requests import Progress, State, TableProgress
@@ -15,9 +15,9 @@ ADMITTED = Progress(tables={"public.a": TableProgress(total=10), "public.b": Tab
 
 
 def after(position: int, *, dumps: tuple[Cursor, ...] = (), read: tuple[Chunk, ...] = (), **counts: int) -> Delivered:
-    """A batch; `a=3` says that three rows of table a were emitted and one was dropped."""
-    rows = {("1-x", TableName("public", name)): (n, 1) for name, n in counts.items()}
-    return Delivered(Offset(position, dumps=dumps, read=read, taken=Taken("store", 1)), rows, float(position))
+    """A batch; `a=3` says that three rows of table a have been emitted by now and one was dropped."""
+    tally = [Tally("1-x", TableName("public", name), n, 1) for name, n in counts.items()]
+    return Delivered(Offset(position, dumps=dumps, read=read, taken=Taken("store", 1)), tally, float(position))
 
 
 def chunk(table: TableName) -> Chunk:
@@ -50,7 +50,6 @@ def test_a_batch_is_counted_once_however_often_it_is_seen() -> None:
     batch = after(20, dumps=(Cursor("1-x", A, 5, ("5",), ("9",)),), a=4)
     progress = mirror(mirror(ADMITTED, batch), batch)
     assert progress.tables["public.a"].read == 5
-    assert progress.position == 20
 
 
 def test_a_table_that_fails_does_not_end_the_others() -> None:
@@ -83,7 +82,7 @@ def test_a_request_is_taken_when_the_offset_says_so(store: str, number: int, exp
 
 
 def test_the_first_dump_is_taken_when_its_tables_are_known_and_a_repair_when_it_runs() -> None:
-    known = Delivered(Offset(5, tables=(A,)), {}, 0.0)
+    known = Delivered(Offset(5, tables=(A,)), (), 0.0)
     assert not taken(INITIAL, None, ADMITTED, known, "store")
     assert taken(INITIAL, None, Progress(tables={"public.a": TableProgress()}), known, "store")
     assert not taken(REPAIR, None, Progress(), known, "store")

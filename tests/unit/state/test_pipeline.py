@@ -128,7 +128,7 @@ def test_a_request_is_queued_until_the_pipeline_takes_it(pipeline: Pipeline, oth
     assert first.state == State.queued
     assert before <= (first.created_at or 0) <= time.time()
     assert pipeline.dumps() == other.dumps() == [first, second]
-    pipeline.mirror(first.id, Progress(State.running, position=7, tables={"public.t": TableProgress(read=1)}))
+    pipeline.mirror(first.id, Progress(State.running, active_seconds=7.0, tables={"public.t": TableProgress(read=1)}))
     assert other.dump(first.id).state == State.running
     assert other.dump(first.id).read == 1
     assert other.dump(second.id) == second

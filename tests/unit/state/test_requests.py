@@ -48,7 +48,6 @@ Progresses = st.builds(
     reason=st.none() | Text,
     started_at=Times,
     finished_at=Times,
-    position=Counts,
     active_seconds=st.floats(0, 1e9),
     tables=st.dictionaries(Text, Tables, max_size=3),
 )
