@@ -301,7 +301,7 @@ def _explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        headers = dict(error.headers or {})
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405 and (methods := _methods(app, request.url.path)):
             headers["allow"] = ", ".join(methods)
         hint = HINTS.get(error.status_code, "/openapi.json says what is accepted")

@@ -19,6 +19,8 @@ OPEN = ("/health", "/health/live", "/health/ready")
 
 def problem(status: int, error: str, hint: str | None = None, headers: dict[str, str] | None = None) -> JSONResponse:
     """An answer that says what went wrong and what to do."""
+    # Half a surrogate pair may come in with what was asked, and cannot go out.
+    error = error.encode(errors="backslashreplace").decode()
     return JSONResponse({"error": error, "hint": hint}, status, headers)
 
 
@@ -58,10 +60,10 @@ class Gate:
         )
 
     def _without_token(self, headers: Headers) -> JSONResponse | None:
-        named = [urlsplit("//" + headers.get("host", ""))]
-        if "origin" in headers:
-            named.append(urlsplit(headers["origin"]))
         try:
+            named = [urlsplit("//" + headers.get("host", ""))]
+            if "origin" in headers:
+                named.append(urlsplit(headers["origin"]))
             if all(is_loopback(each.hostname or "") for each in named) and len({n.netloc for n in named}) == 1:
                 return None
         except ValueError:

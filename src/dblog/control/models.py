@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -16,7 +17,7 @@ from pydantic import (
     StrictStr,
     model_validator,
 )
-from pydantic.config import JsonDict
+from pydantic.config import JsonDict, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from dblog.control.events import Kind
@@ -60,14 +61,26 @@ class Following(Choice):
     kind: list[Kind] = Field([], description="only these kinds; may be repeated")
 
 
-Scalar = StrictStr | StrictInt | StrictBool | Annotated[FiniteFloat, Field(strict=True)]
+def _text(value: str) -> str:
+    """JSON may hold half a surrogate pair, which is no text."""
+    value.encode()
+    return value
+
+
+Text = Annotated[StrictStr, AfterValidator(_text)]
+Scalar = Text | StrictInt | StrictBool | Annotated[FiniteFloat, Field(strict=True)]
 
 
 def _alternatives(schema: JsonDict) -> None:
     """Describe which fields go together."""
     fields = cast(dict[str, JsonDict], schema.pop("properties"))
     no_keys: JsonDict = {"type": "array", "items": {}, "maxItems": 0}
-    one = {**fields, "tables": {"type": "string", "maxLength": MOST_TEXT, "pattern": TABLE}}
+    one: JsonDict = {"type": "string", "maxLength": MOST_TEXT, "pattern": TABLE}
+    alternatives: tuple[tuple[str, JsonDict, list[JsonValue]], ...] = (
+        ("Tables", {**fields, "keys": no_keys, "where": {"type": "null"}}, []),
+        ("Keys", {**fields, "tables": one, "where": {"type": "null"}}, ["tables", "keys"]),
+        ("Rows under a condition", {**fields, "tables": one, "keys": no_keys}, ["tables"]),
+    )
     schema["anyOf"] = [
         {
             "title": title,
@@ -76,11 +89,7 @@ def _alternatives(schema: JsonDict) -> None:
             "required": required,
             "additionalProperties": False,
         }
-        for title, properties, required in (
-            ("Tables", {**fields, "keys": no_keys, "where": {"type": "null"}}, []),
-            ("Keys", {**one, "where": {"type": "null"}}, ["tables", "keys"]),
-            ("Rows under a condition", {**one, "keys": no_keys}, ["tables"]),
-        )
+        for title, properties, required in alternatives
     ]
     del schema["type"], schema["additionalProperties"]
     schema["examples"] = [
@@ -96,17 +105,17 @@ class NewDump(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_alternatives)
 
-    tables: (
-        Annotated[str, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": TABLES})] | None
-    ) = Field(None, description="patterns like public.*, !public.tmp_*; one table for keys or where; null for all")
+    tables: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": TABLES})] | None = Field(
+        None, description="patterns like public.*, !public.tmp_*; one table for keys or where; null for all"
+    )
     keys: list[Scalar | Annotated[list[Scalar], Field(min_length=1)]] = Field(
         [],
         description="keys of the table; a composite key is a list",
         json_schema_extra={"maxItems": MOST_KEYS},
     )
-    where: (
-        Annotated[str, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | None
-    ) = Field(None, description="a condition on the table's rows, in the database's SQL")
+    where: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | None = Field(
+        None, description="a condition on the table's rows, in the database's SQL"
+    )
 
 
 Default = Literal["auto", "none"] | None
@@ -153,7 +162,7 @@ class Change(BaseModel):
     max_lag_seconds: Annotated[float, _between(0.001, 86_400)] | Default = Field(
         None, description=ABOUT["max_lag_seconds"]
     )
-    probe: Annotated[str, Field(strict=True, min_length=1, max_length=MOST_TEXT, pattern=VISIBLE)] | Default = Field(
+    probe: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | Default = Field(
         None, description=ABOUT["probe"]
     )
     probe_max: Annotated[float, _between(-1e300, 1e300)] | Default = Field(None, description=ABOUT["probe_max"])
