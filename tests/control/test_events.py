@@ -318,6 +318,37 @@ def test_a_log_that_replaces_another_is_followed(store: Store, shop: Pipeline, p
     asyncio.run(run())
 
 
+def test_what_the_feed_has_read_while_somebody_comes_is_not_missed(
+    shop: Pipeline, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        hub = Hub(lambda: open_store(place))
+        old, new = hub.follow("shop", 0, ()), hub.follow("shop", 0, ())
+        await anext(old)
+        heard = asyncio.ensure_future(anext(old))
+        await asyncio.sleep(0.5)
+        await anext(new)
+        read = hub._read
+
+        async def late(name: str, after: int | None, limit: int) -> Any:
+            """The newcomer finds nothing, and before it can join the feed finds something."""
+            if asyncio.current_task() is hub._feeds[name].task:
+                return await read(name, after, limit)
+            monkeypatch.setattr(hub, "_read", read)
+            found = await read(name, after, limit)
+            tell(shop, range(1))
+            await heard
+            return found
+
+        monkeypatch.setattr(hub, "_read", late)
+        assert b'"chunk": 0' in await asyncio.wait_for(anext(new), 10)
+        assert b'"chunk": 0' in heard.result()
+        await old.aclose()
+        await new.aclose()
+
+    asyncio.run(run())
+
+
 def test_a_full_queue_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "QUEUE", 3)
 

@@ -120,3 +120,13 @@ def test_a_body_without_an_end_is_not_read_for_ever(shop: Pipeline, client: http
                 break
     assert sent < 20 * MOST_BYTES
     assert answer.startswith(b"HTTP/1.1 413") or not answer
+
+
+def test_a_body_that_says_it_is_too_large_is_not_waited_for(shop: Pipeline, client: httpx.Client) -> None:
+    url = urlsplit(str(client.base_url))
+    with socket.create_connection((url.hostname, url.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /api/v1/dumps HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n{" % (MOST_BYTES + 1)
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413")

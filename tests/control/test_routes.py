@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from dblog.control.api import create_app
+from dblog.errors import StateError
 from dblog.state.pipeline import Pipeline
 from dblog.state.requests import MOST_KEYS, MOST_TEXT, Progress, Request, State, TableProgress, Wish
-from dblog.state.store import Store
+from dblog.state.sqlite import SQLiteStore
+from dblog.state.store import Document, Store
 from tests.control.conftest import STATUS, start
 
 API = "/api/v1"
@@ -273,6 +277,30 @@ def test_a_store_that_cannot_be_used_is_said(shop: Pipeline, place: str, client:
     ready = client.get("/health/ready")
     assert (ready.status_code, ready.json()["store"]) == (503, False)
     assert client.get("/health/live").status_code == 200
+
+
+def test_a_store_that_fails_while_it_is_written_is_not_taken_for_a_refusal(shop: Pipeline, place: str) -> None:
+    dump = shop.submit(Request())
+
+    class Failing(SQLiteStore):
+        fails = False
+
+        def put(self, *_: Any, **__: Any) -> int:
+            self.fails = True
+            raise StateError("the disk is full")
+
+        def list(self, prefix: str) -> dict[str, Document]:
+            if self.fails:
+                raise StateError("the disk is full")
+            return super().list(prefix)
+
+    app = create_app(lambda: Failing(Path(place)))
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return await client.post(f"{API}/dumps/{dump.id}/pause")
+
+    assert error_of(asyncio.run(ask())) == "503 the disk is full"
 
 
 # -- routes --------------------------------------------------------------------------------------------------
