@@ -46,7 +46,7 @@ def _number(least: float, most: float, kind: type = float) -> Callable[[Any], An
         if isinstance(value, bool):
             raise ValueError(value)
         number = kind(value)
-        if not least <= number <= most:
+        if not least <= number <= most or (isinstance(value, float) and number != value):
             raise ValueError(value)
         return number
 

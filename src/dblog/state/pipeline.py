@@ -12,10 +12,12 @@ log pipelines/<name>/events         what the algorithm does, the last thousands 
 
 from __future__ import annotations
 
+import contextlib
 import time
 import urllib.parse
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dblog.core.dump import INITIAL, REPAIR
@@ -102,15 +104,21 @@ class Pipeline:
         raise NotFound(f"there is no dump {dump_id!r} in pipeline {self.name!r}", hint="dblog dumps lists them")
 
     def wish(self, dump_id: str, wish: Wish) -> Dump:
-        """Pause, resume or cancel a dump. Raises StateError when it has ended."""
-        dump = self.dump(dump_id)
-        if dump.state.ended or dump.wish is Wish.cancel:
-            ended = dump.state if dump.state.ended else State.cancelled
-            if (wish, ended) == (Wish.cancel, State.cancelled):
-                return dump
-            raise StateError(f"dump {dump.id} is {ended} already", hint="make a new request")
-        self.store.put(self._at("wishes", dump.id), {"wish": str(wish), "at": time.time()})
-        return self.dump(dump.id)
+        """Pause, resume or cancel a dump. Raises StateError when it has ended; nobody takes back a cancel."""
+        while True:
+            dump = self.dump(dump_id)
+            seen = self.store.get(self._at("wishes", dump.id))
+            if seen is not None:
+                dump = replace(dump, wish=Wish(seen.value["wish"]))
+            if dump.state.ended or dump.wish is Wish.cancel:
+                ended = dump.state if dump.state.ended else State.cancelled
+                if (wish, ended) == (Wish.cancel, State.cancelled):
+                    return dump
+                raise StateError(f"dump {dump.id} is {ended} already", hint="make a new request")
+            wanted = {"wish": str(wish), "at": time.time()}
+            with contextlib.suppress(Conflict):
+                self.store.put(self._at("wishes", dump.id), wanted, version=seen.version if seen else 0)
+                return replace(dump, wish=wish)
 
     def settings(self) -> Throttle:
         document = self.store.get(self._at("settings"))
@@ -133,9 +141,9 @@ class Pipeline:
         document = self.store.get(self._at("status"))
         if document is None:
             return {"pipeline": self.name, "state": "never started"}
-        status = {"pipeline": self.name, **document.value}
+        status = {"pipeline": self.name, "state": "running", **document.value}
         silent = time.time() - status.get("updated_at", 0.0)
-        if status.get("state") == "running" and silent > SILENT_SECONDS:
+        if status["state"] == "running" and silent > SILENT_SECONDS:
             status["state"] = "lost"
         return status
 
@@ -158,8 +166,8 @@ class Pipeline:
 
     def open(self) -> None:
         """Make the pipeline known."""
-        if self.store.get(self._root) is None:
-            self.store.put(self._root, {"name": self.name, "created_at": time.time()})
+        with contextlib.suppress(Conflict):
+            self.store.put(self._root, {"name": self.name, "created_at": time.time()}, version=0)
 
     def say(self, status: Value) -> None:
         self.store.put(self._at("status"), {**status, "updated_at": time.time()})

@@ -78,16 +78,23 @@ def read_request(
         parse_patterns(tables, "tables")
         if keys or where:
             parse_table(tables, "table")
+    if isinstance(keys, str | bytes):
+        raise ConfigError("the keys are one text", hint="give a list of keys")
     if len(keys) > MOST_KEYS:
         raise ConfigError(f"{len(keys)} keys are too many for one request", hint=f"make requests of up to {MOST_KEYS}")
     if where is not None and (not where.strip() or len(where) > MOST_TEXT):
         raise ConfigError(f"the condition has {len(where)} characters", hint=f"1 to {MOST_TEXT} are allowed")
-    return Request(tables, tuple(_key(k) for k in keys), where.strip() if where else None)
+    read = tuple(_key(k) for k in keys)
+    if len({len(key) for key in read}) > 1:
+        raise ConfigError(
+            "some keys have more values than others", hint="a key has one value for each column of the primary key"
+        )
+    return Request(tables, read, where.strip() if where else None)
 
 
 def _key(given: Any) -> tuple[str, ...]:
     parts = list(given) if isinstance(given, list | tuple) else [given]
-    if not parts or any(isinstance(p, dict | list | tuple) or p is None for p in parts):
+    if not parts or any(isinstance(p, dict | list | tuple | bytes) or p is None for p in parts):
         raise ConfigError(
             f"{given!r} is not a key", hint="a key is a value, or a list of values for a composite key, without nulls"
         )

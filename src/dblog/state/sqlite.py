@@ -157,15 +157,8 @@ class SQLiteStore:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that no other writer can come in between."""
-        with self._reading() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
+        with self._reading() as db, _transaction(db, "IMMEDIATE"):
+            yield db
 
     def _open(self) -> sqlite3.Connection:
         deadline = time.monotonic() + self._patience
@@ -196,27 +189,28 @@ class SQLiteStore:
         """Make the file if there is none, before SQLite makes it readable for everybody."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except FileExistsError:
-            if self.path.is_dir():
-                raise StateError(f"the state store {str(self.path)!r} is a folder", hint="name a file in it") from None
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except OSError as error:
             raise StateError(
                 f"the state store {str(self.path)!r} cannot be created: {error.strerror}",
                 hint=_HINTS["SQLITE_CANTOPEN"],
             ) from error
+        if self.path.is_dir():
+            raise StateError(f"the state store {str(self.path)!r} is a folder", hint="name a file in it")
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Check that the database is ours and of a format we know, and make it so if it is new."""
-        if self._is_new(db):
-            db.execute("BEGIN IMMEDIATE")
-            if self._is_new(db):
-                for statement in _TABLES:
-                    db.execute(statement)
-                db.execute("INSERT INTO store VALUES (?)", [uuid.uuid4().hex])
-                db.execute(f"PRAGMA application_id = {APPLICATION}")
-                db.execute(f"PRAGMA user_version = {FORMAT}")
-            db.execute("COMMIT")
+        with _transaction(db, "DEFERRED"):
+            new = self._is_new(db)
+        if new:
+            with _transaction(db, "IMMEDIATE"):
+                if self._is_new(db):  # nobody else was faster
+                    for statement in _TABLES:
+                        db.execute(statement)
+                    db.execute("INSERT INTO store VALUES (?)", [uuid.uuid4().hex])
+                    db.execute(f"PRAGMA application_id = {APPLICATION}")
+                    db.execute(f"PRAGMA user_version = {FORMAT}")
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StateError(
@@ -246,6 +240,18 @@ class SQLiteStore:
         kind = _kind(error)
         what = f"is locked for more than {self._patience:g} s" if kind == "SQLITE_BUSY" else f"cannot be used: {error}"
         return StateError(f"the state store {str(self.path)!r} {what}", hint=_HINTS.get(kind))
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 def _kind(error: BaseException) -> str:
