@@ -98,6 +98,7 @@ def test_what_can_be_dumped(shop: Pipeline, client: httpx.Client, body: Any, kin
         ({"tables": "a..b"}, "where a name is expected"),
         ({"tables": "x" * (MOST_TEXT + 1)}, "4001 characters"),
         ({"tables": "t", "keys": [1] * (MOST_KEYS + 1)}, "10001 keys are too many"),
+        ({"tables": "t", "keys": [1, [2, 3]]}, "some keys have more values than others"),
         ({"tables": "t", "keys": [None]}, "body.keys.0"),
         ({"tables": "t", "keys": [[]]}, "body.keys.0"),
         ({"tables": "t", "where": " "}, "the condition has 1 characters"),

@@ -110,7 +110,7 @@ class NewDump(BaseModel):
     )
     keys: list[Scalar | Annotated[list[Scalar], Field(min_length=1)]] = Field(
         [],
-        description="keys of the table; a composite key is a list",
+        description="keys of the table; a composite key is a list, and all have the same length",
         json_schema_extra={"maxItems": MOST_KEYS},
     )
     where: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | None = Field(
