@@ -1,0 +1,319 @@
+"""The HTTP API: every route, over `state.pipeline` and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http import HTTPStatus
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import anyio.to_thread
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
+from pydantic.json_schema import SkipJsonSchema
+from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
+
+from dblog.control import metrics
+from dblog.control.events import Busy, EventStream, Hub
+from dblog.control.guard import Gate, Limit, problem
+from dblog.control.models import (
+    Change,
+    Choice,
+    Dumps,
+    DumpState,
+    Following,
+    Health,
+    Live,
+    NewDump,
+    Number,
+    Pipelines,
+    PipelineState,
+    Problem,
+    Schemas,
+    Settings,
+    Status,
+    Tables,
+)
+from dblog.errors import ConfigError, Conflict, DBLogError, NotFound, StateError
+from dblog.state.pipeline import Pipeline, only_pipeline, pipelines
+from dblog.state.requests import Wish, read_request
+from dblog.state.store import Store
+
+PREFIX = "/api/v1"
+log = logging.getLogger(__name__)
+
+HINTS = {404: "/docs lists the routes", 405: "/docs lists the routes", 413: "make several requests"}
+
+Chosen = Annotated[Choice, Query()]
+Answers = dict[int | str, dict[str, Any]]
+
+
+class Refused(DBLogError):
+    """The store answers, and what was asked cannot be done now."""
+
+
+class Stores:
+    """A store belongs to one thread, so each request opens its own."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        with closing(self._open_store()) as store:
+            yield store
+
+    @contextmanager
+    def pipeline(self, choice: Choice) -> Iterator[Pipeline]:
+        """The pipeline that a request has chosen."""
+        with self.open() as store:
+            yield only_pipeline(store, choice.pipeline)
+
+
+def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> FastAPI:
+    """The API over a state store. With a token everything but the health of the server needs it."""
+    if token is not None and not token.strip():
+        raise ConfigError("the token is empty", hint="set one, or none at all to serve this machine only")
+    app = FastAPI(
+        title="DBLog control plane",
+        version="1",
+        description="Dumps, settings and the state of pipelines. Errors are `{error, hint}`.",
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    stores, hub = Stores(open_store), Hub(open_store)
+    app.state.hub = hub
+    guarded = _problems(403) if token is None else _problems(401)
+    security = [] if token is None else [Security(HTTPBearer(auto_error=False))]
+    app.include_router(_health(stores))
+    for router in (_overview(stores), _pipeline(stores), _dumps(stores), _events(stores, hub)):
+        app.include_router(router, responses=guarded, dependencies=security)
+    _explain_errors(app)
+    app.add_middleware(Limit)
+    app.add_middleware(Gate, token=token)
+    return app
+
+
+def _health(stores: Stores) -> APIRouter:
+    router = APIRouter(prefix="/health", tags=["health"])
+    answers: Answers = {422: {"model": Problem}, 503: {"model": Health}}
+
+    @router.get("/live")
+    async def live() -> Live:
+        """The server answers."""
+        return Live()
+
+    @router.get("", responses=answers)
+    @router.get("/ready", responses=answers)
+    def ready(choice: Chosen, response: Response) -> Health:
+        """The store answers and the pipeline, or every one, runs."""
+        try:
+            with stores.open() as store:
+                names = pipelines(store) if choice.pipeline is None else [choice.pipeline]
+                states = {name: str(Pipeline(store, name).status()["state"]) for name in names}
+        except StateError as error:
+            log.warning("the state store does not answer: %s", error)
+            response.status_code = 503
+            return Health(ready=False, store=False, pipelines={})
+        healthy = bool(states) and all(state == "running" for state in states.values())
+        response.status_code = 200 if healthy else 503
+        return Health(ready=healthy, store=True, pipelines=states)
+
+    return router
+
+
+def _overview(stores: Stores) -> APIRouter:
+    router = APIRouter(tags=["all pipelines"], responses=_problems(503))
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    def prometheus() -> PlainTextResponse:
+        """The metrics of all pipelines in Prometheus' text format."""
+        with stores.open() as store:
+            seen = [metrics.Seen.of(Pipeline(store, name)) for name in pipelines(store)]
+        return PlainTextResponse(metrics.render(seen), media_type=metrics.CONTENT_TYPE)
+
+    @router.get(PREFIX + "/pipelines")
+    def list_pipelines() -> Pipelines:
+        """All pipelines that the store knows, and their states."""
+        with stores.open() as store:
+            states = {name: str(Pipeline(store, name).status()["state"]) for name in pipelines(store)}
+        return Pipelines(pipelines=[PipelineState(name=name, state=state) for name, state in states.items()])
+
+    return router
+
+
+def _pipeline(stores: Stores) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, tags=["pipeline"], responses=_problems(404, 422, 503))
+
+    @router.get("/status")
+    def status(choice: Chosen) -> Status:
+        """What the pipeline last said of itself."""
+        with stores.pipeline(choice) as pipeline:
+            return Status.model_validate(pipeline.status())
+
+    @router.get("/tables")
+    def tables(choice: Chosen) -> Tables:
+        """The tables that the pipeline follows."""
+        with stores.pipeline(choice) as pipeline:
+            return Tables.model_validate({"pipeline": pipeline.name, "tables": pipeline.status().get("tables", {})})
+
+    @router.get("/schemas")
+    def schemas(choice: Chosen) -> Schemas:
+        """Every schema that an event was captured under."""
+        with stores.pipeline(choice) as pipeline:
+            return Schemas.model_validate({"pipeline": pipeline.name, "schemas": pipeline.schemas()})
+
+    @router.get("/settings")
+    def settings(choice: Chosen) -> Settings:
+        """The throttle."""
+        with stores.pipeline(choice) as pipeline:
+            return Settings.of(pipeline.settings())
+
+    @router.patch("/settings", responses=_problems(400, 413))
+    def change_settings(change: Change, choice: Chosen) -> Settings:
+        """Change some settings of the throttle, for a running pipeline too."""
+        with stores.pipeline(choice) as pipeline:
+            return Settings.of(pipeline.change(change.model_dump(exclude_unset=True)))
+
+    @router.post("/pause")
+    def pause(choice: Chosen) -> Settings:
+        """No new rounds of any dump; the log flows on."""
+        with stores.pipeline(choice) as pipeline:
+            return Settings.of(pipeline.change({"paused": True}))
+
+    @router.post("/resume")
+    def resume(choice: Chosen) -> Settings:
+        """Dumps go on."""
+        with stores.pipeline(choice) as pipeline:
+            return Settings.of(pipeline.change({"paused": False}))
+
+    return router
+
+
+def _dumps(stores: Stores) -> APIRouter:
+    router = APIRouter(prefix=PREFIX + "/dumps", tags=["dumps"], responses=_problems(404, 422, 503))
+    location: Answers = {201: {"headers": {"Location": {"schema": {"type": "string"}, "required": True}}}}
+
+    @router.get("")
+    def list_dumps(choice: Chosen) -> Dumps:
+        """All dumps, the oldest first; without the keys that were requested."""
+        with stores.pipeline(choice) as pipeline:
+            dumps = [DumpState.of(dump) for dump in pipeline.dumps()]
+        return Dumps(dumps=[dump.model_copy(update={"keys": None}) for dump in dumps])
+
+    @router.post("", status_code=201, responses={**location, **_problems(400, 413)})
+    def request_dump(new: NewDump, choice: Chosen, response: Response) -> DumpState:
+        """Request a dump. It begins when the pipeline runs and sees the request."""
+        with stores.pipeline(choice) as pipeline:
+            dump = pipeline.submit(read_request(new.tables, new.keys, new.where))
+        query = "" if choice.pipeline is None else "?" + urlencode({"pipeline": choice.pipeline})
+        response.headers["location"] = f"{PREFIX}/dumps/{dump.id}{query}"
+        return DumpState.of(dump)
+
+    @router.get("/{dump_id}")
+    def show_dump(dump_id: str, choice: Chosen) -> DumpState:
+        """One dump, by its id or the number in front of it."""
+        with stores.pipeline(choice) as pipeline:
+            return DumpState.of(pipeline.dump(dump_id))
+
+    def wish(dump_id: str, choice: Choice, wanted: Wish) -> DumpState:
+        with stores.pipeline(choice) as pipeline:
+            try:
+                return DumpState.of(pipeline.wish(dump_id, wanted))
+            except NotFound:
+                raise
+            except StateError as error:
+                pipeline.dump(dump_id)  # Raises when it is the store that does not answer.
+                raise Refused(error.message, hint=error.hint) from error
+
+    @router.post("/{dump_id}/pause", responses=_problems(409))
+    def pause_dump(dump_id: str, choice: Chosen) -> DumpState:
+        """No new rounds of this dump."""
+        return wish(dump_id, choice, Wish.pause)
+
+    @router.post("/{dump_id}/resume", responses=_problems(409))
+    def resume_dump(dump_id: str, choice: Chosen) -> DumpState:
+        """This dump goes on."""
+        return wish(dump_id, choice, Wish.run)
+
+    @router.post("/{dump_id}/cancel", responses=_problems(409))
+    def cancel_dump(dump_id: str, choice: Chosen) -> DumpState:
+        """End this dump."""
+        return wish(dump_id, choice, Wish.cancel)
+
+    return router
+
+
+def _events(stores: Stores, hub: Hub) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, tags=["events"], responses=_problems(404, 422, 503))
+
+    @router.get("/events", status_code=200, response_class=EventStream)
+    async def events(
+        following: Annotated[Following, Query()],
+        last_event_id: Annotated[Number | SkipJsonSchema[None], Header()] = None,
+    ) -> EventStream:
+        """What the algorithm does, as it happens: server-sent events. `Last-Event-ID` goes on after that entry."""
+
+        def chosen() -> str:
+            with stores.pipeline(following) as pipeline:
+                return pipeline.name
+
+        name = await anyio.to_thread.run_sync(chosen)
+        position = await hub.position(name, following.after if last_event_id is None else last_event_id)
+        return EventStream(hub, name, position, frozenset(following.kind))
+
+    return router
+
+
+def _problems(*statuses: int) -> Answers:
+    # By reference: a model would be described with the content type of what the route gives when all is well.
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def _explain_errors(app: FastAPI) -> None:
+    """Give every error the same shape."""
+    statuses: dict[type[DBLogError], int] = {
+        ConfigError: 422,
+        NotFound: 404,
+        Conflict: 409,
+        Refused: 409,
+        Busy: 503,
+        StateError: 503,
+    }
+    for kind, status in statuses.items():
+
+        def explain(_: Request, error: Exception, status: int = status) -> JSONResponse:
+            assert isinstance(error, DBLogError)
+            return problem(status, error.message, error.hint, {"retry-after": "1"} if status == 503 else None)
+
+        app.add_exception_handler(kind, explain)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        wrong = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
+        return problem(422, "; ".join(wrong[:5]), "/openapi.json says what is accepted")
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        if error.status_code == 405 and (methods := _methods(app, request.url.path)):
+            headers["allow"] = ", ".join(methods)
+        hint = HINTS.get(error.status_code, "/openapi.json says what is accepted")
+        return problem(error.status_code, str(error.detail), hint, headers)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(500, "internal error", "the log of the server has the cause")
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """What may be done at a path. By itself a router names the methods of the first route there alone."""
+    found = [routes for template, routes in app.openapi()["paths"].items() if compile_path(template)[0].match(path)]
+    return [method.upper() for routes in found for method in routes]

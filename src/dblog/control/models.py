@@ -1,0 +1,322 @@
+"""What the HTTP API takes and gives. OpenAPI is made from these, so they say exactly what is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+from pydantic.config import JsonDict, JsonValue
+from pydantic.json_schema import SkipJsonSchema
+
+from dblog.control.events import Kind
+from dblog.core.throttle import SETTINGS, Throttle, read_settings
+from dblog.state.requests import MOST_KEYS, MOST_TEXT, Dump, State
+
+ABOUT = {s.name: f"{s.about}; {s.takes}" for s in SETTINGS}
+
+Number = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""Of an entry in a log of events."""
+
+# Table patterns as `core.names` reads them: what is described as valid is accepted. It alone decides, and says why not.
+_SPACE = r"[ \t\r\n]*"
+_QUOTED = r'"(?:[^"]|"")*"'
+_ODD = r'\s\x00-\x20\x7f-\xa0".,!'
+_NAME = rf"(?:{_QUOTED}|[^{_ODD}]+)(?:{_SPACE}\.{_SPACE}(?:{_QUOTED}|[^{_ODD}]+))?"
+_ENTRY = rf"{_SPACE}(?:!{_SPACE})*{_NAME}{_SPACE}"
+_PLAIN = rf"(?:{_QUOTED}|[^{_ODD}*?\[]+)"
+TABLES = rf"^{_ENTRY}(?:,{_ENTRY})*$"
+TABLE = rf"^{_SPACE}{_PLAIN}(?:{_SPACE}\.{_SPACE}{_PLAIN})?{_SPACE}$"
+VISIBLE = r"[^\s\x00-\x20\x7f-\xa0]"
+
+
+# -- questions -----------------------------------------------------------------------------------------------
+
+
+class Choice(BaseModel):
+    """Which pipeline."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: Annotated[str, Field(min_length=1)] | SkipJsonSchema[None] = Field(
+        None, description="its name; may be left out when the store knows only one"
+    )
+
+
+class Following(Choice):
+    """Which events."""
+
+    after: Number | SkipJsonSchema[None] = Field(None, description="only entries after this number; 0 for all kept")
+    kind: list[Kind] = Field([], description="only these kinds; may be repeated")
+
+
+def _text(value: str) -> str:
+    """JSON may hold half a surrogate pair, which is no text."""
+    value.encode()
+    return value
+
+
+Text = Annotated[StrictStr, AfterValidator(_text)]
+Scalar = Text | StrictInt | StrictBool | Annotated[FiniteFloat, Field(strict=True)]
+
+
+def _alternatives(schema: JsonDict) -> None:
+    """Describe which fields go together."""
+    fields = cast(dict[str, JsonDict], schema.pop("properties"))
+    no_keys: JsonDict = {"type": "array", "items": {}, "maxItems": 0}
+    one: JsonDict = {"type": "string", "maxLength": MOST_TEXT, "pattern": TABLE}
+    alternatives: tuple[tuple[str, JsonDict, list[JsonValue]], ...] = (
+        ("Tables", {**fields, "keys": no_keys, "where": {"type": "null"}}, []),
+        ("Keys", {**fields, "tables": one, "where": {"type": "null"}}, ["tables", "keys"]),
+        ("Rows under a condition", {**fields, "tables": one, "keys": no_keys}, ["tables"]),
+    )
+    schema["anyOf"] = [
+        {
+            "title": title,
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+        for title, properties, required in alternatives
+    ]
+    del schema["type"], schema["additionalProperties"]
+    schema["examples"] = [
+        {},
+        {"tables": "public.*, !public.tmp_*"},
+        {"tables": "public.orders", "keys": [17, [18]]},
+        {"tables": "public.orders", "where": "created_at > now() - interval '1 day'"},
+    ]
+
+
+class NewDump(BaseModel):
+    """What to dump: everything, the tables of some patterns, given keys of one table, or its rows under a condition."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_alternatives)
+
+    tables: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": TABLES})] | None = Field(
+        None, description="patterns like public.*, !public.tmp_*; one table for keys or where; null for all"
+    )
+    keys: list[Scalar | Annotated[list[Scalar], Field(min_length=1)]] = Field(
+        [],
+        description="keys of the table; a composite key is a list, and all have the same length",
+        json_schema_extra={"maxItems": MOST_KEYS},
+    )
+    where: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | None = Field(
+        None, description="a condition on the table's rows, in the database's SQL"
+    )
+
+
+Default = Literal["auto", "none"] | None
+
+
+def _whole(value: Any) -> Any:
+    """JSON does not tell 5.0 from 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+
+
+def _between(least: float, most: float) -> Any:
+    return Field(strict=True, ge=least, le=most, allow_inf_nan=False)
+
+
+class Change(BaseModel):
+    """Settings to change; those that are left out stay. null, auto or none take one back to its default."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rows_per_second": 5000}]})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _explain(cls, given: Any) -> Any:
+        """What is wrong with a setting is said best where settings are read; only JSON's types are checked here."""
+        if isinstance(given, dict):
+            read_settings(given)
+        return given
+
+    paused: StrictBool | Default = Field(None, description=ABOUT["paused"])
+    chunk_rows: Annotated[int, Field(strict=True, ge=1, le=10_000_000), WHOLE] | Default = Field(
+        None, description=ABOUT["chunk_rows"]
+    )
+    select_seconds: Annotated[float, _between(0.001, 60)] | Default = Field(None, description=ABOUT["select_seconds"])
+    chunks: Annotated[int, Field(strict=True, ge=1, le=1000), WHOLE] | Default = Field(
+        None, description=ABOUT["chunks"]
+    )
+    delay_seconds: Annotated[float, _between(0, 86_400)] | Default = Field(None, description=ABOUT["delay_seconds"])
+    rows_per_second: Annotated[float, _between(1, 1e9)] | Default = Field(None, description=ABOUT["rows_per_second"])
+    max_select_seconds: Annotated[float, _between(0.001, 3600)] | Default = Field(
+        None, description=ABOUT["max_select_seconds"]
+    )
+    max_lag_seconds: Annotated[float, _between(0.001, 86_400)] | Default = Field(
+        None, description=ABOUT["max_lag_seconds"]
+    )
+    probe: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | Default = Field(
+        None, description=ABOUT["probe"]
+    )
+    probe_max: Annotated[float, _between(-1e300, 1e300)] | Default = Field(None, description=ABOUT["probe_max"])
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+
+class Problem(BaseModel):
+    """What went wrong, and what to do."""
+
+    error: str
+    hint: str | None = None
+
+
+class Live(BaseModel):
+    live: Literal[True] = True
+
+
+class Health(BaseModel):
+    """Ready: the store answers and the pipelines run."""
+
+    live: Literal[True] = True
+    ready: bool
+    store: bool = Field(description="whether the state store answers")
+    pipelines: dict[str, str] = Field(description="the state of each")
+
+
+class PipelineState(BaseModel):
+    name: str
+    state: str
+
+
+class Pipelines(BaseModel):
+    pipelines: list[PipelineState]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    version: str | None = Field(None, description="of its schema")
+    key: list[str] = []
+    columns: list[list[str]] = Field([], description="names and types")
+    rows: int | None = Field(None, description="an estimate")
+
+
+class Tables(BaseModel):
+    pipeline: str
+    tables: dict[str, Table]
+
+
+class Schemas(BaseModel):
+    pipeline: str
+    schemas: dict[str, dict[str, Any]] = Field(description="by their versions")
+
+
+class SlotHealth(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    active: bool | None = None
+    wal_status: str | None = None
+    retained_bytes: int | None = None
+    safe_bytes: int | None = None
+
+
+class Status(BaseModel):
+    """What a pipeline last said of itself. Counters are of its present life."""
+
+    model_config = ConfigDict(extra="allow")
+
+    pipeline: str
+    state: str = Field(description="running, stopped, failed, lost (silent since updated_at) or never started")
+    error: str | None = None
+    source: str | None = None
+    slot: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    started_at: float | None = None
+    updated_at: float | None = None
+    tables: dict[str, Table] = {}
+    position: int | None = Field(None, description="the log is delivered up to here")
+    captured: int | None = None
+    latest: int | None = Field(None, description="the end of the database's log")
+    lag_bytes: int | None = None
+    lag_seconds: float | None = Field(None, description="age of the oldest commit that is not delivered")
+    capture_lag_seconds: float | None = None
+    events: int | None = None
+    rows: int | None = None
+    dropped: int | None = None
+    windows: int | None = None
+    selects: int | None = None
+    select_seconds: float | None = None
+    last_select_seconds: float | None = None
+    spool_bytes: int | None = None
+    slot_health: SlotHealth | None = None
+    waiting: str | None = Field(None, description="why no round of a dump opens now")
+
+
+class TableDump(BaseModel):
+    """How far the dump of one table is."""
+
+    state: State
+    read: int
+    emitted: int
+    dropped: int
+    total: int | None = None
+    reason: str | None = None
+    missing: list[list[str]] = Field([], description="requested keys that no row has; at most a hundred are named")
+    missed: int = Field(0, description="how many keys no row has")
+
+
+class DumpState(BaseModel):
+    """A dump: what was requested and what became of it."""
+
+    id: str
+    kind: Literal["initial", "repair", "all", "table", "keys", "where"]
+    state: State
+    reason: str | None = None
+    tables: str | None = None
+    keys: list[list[str]] | None = Field(None, description="left out of lists of dumps")
+    where: str | None = None
+    read: int
+    emitted: int
+    dropped: int
+    total: int | None = Field(None, description="an estimate")
+    seconds_left: float | None = Field(None, description="an estimate")
+    created_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    progress: dict[str, TableDump] = {}
+
+    @staticmethod
+    def of(dump: Dump) -> DumpState:
+        return DumpState.model_validate(dump.to_json())
+
+
+class Dumps(BaseModel):
+    dumps: list[DumpState]
+
+
+class Settings(BaseModel):
+    """The throttle as it is. null stands for the automatic or unlimited default."""
+
+    paused: bool = Field(description=ABOUT["paused"])
+    chunk_rows: int | None = Field(description=ABOUT["chunk_rows"])
+    select_seconds: float | None = Field(description=ABOUT["select_seconds"])
+    chunks: int | None = Field(description=ABOUT["chunks"])
+    delay_seconds: float = Field(description=ABOUT["delay_seconds"])
+    rows_per_second: float | None = Field(description=ABOUT["rows_per_second"])
+    max_select_seconds: float | None = Field(description=ABOUT["max_select_seconds"])
+    max_lag_seconds: float | None = Field(description=ABOUT["max_lag_seconds"])
+    probe: str | None = Field(description=ABOUT["probe"])
+    probe_max: float | None = Field(description=ABOUT["probe_max"])
+
+    @staticmethod
+    def of(throttle: Throttle) -> Settings:
+        return Settings.model_validate(asdict(throttle))
