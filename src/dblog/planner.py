@@ -99,6 +99,7 @@ class Planner:
         self._version = version
         self._desk = desk
         self._tables: Mapping[TableName, TableSchema] = {}
+        self._rows: Mapping[TableName, int | None] = {}
         self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows)
         self._waits: str | None = None
         self._moved = self._looked = time.monotonic()
@@ -113,6 +114,7 @@ class Planner:
         self._tables = tables
         if self._desk is not None:
             self._desk.saw({schema.version: schema for schema in tables.values()})
+            self._rows = {table: self._retrying(lambda: self._source.estimate(table)) for table in tables}  # noqa: B023
 
     # -- what has been done ----------------------------------------------------------------------------------
 
@@ -143,7 +145,10 @@ class Planner:
     def status(self) -> dict[str, Any]:
         """What people see of the planning."""
         return {
-            "tables": {str(name): {"version": s.version, **described(s)} for name, s in self._tables.items()},
+            "tables": {
+                str(name): {"version": s.version, "rows": self._rows.get(name), **described(s)}
+                for name, s in self._tables.items()
+            },
             "events": self.counts.events,
             "rows": self.counts.dumped,
             "dropped": self.counts.dropped,

@@ -405,6 +405,7 @@ def test_the_status_says_what_the_stream_does(stream: Query, control: Control, s
     assert status["state"] == "running"
     assert status["rows"] == 60
     assert status["tables"]["public.t"]["key"] == ["id"]
+    assert set(status["tables"]["public.pair"]) == {"table", "version", "rows", "key", "columns"}
     assert status["slot_health"]["active"] is True
     assert status["slot_health"]["wal_status"] == "reserved"
     assert status["selects"] >= 6
