@@ -11,10 +11,9 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,8 +22,9 @@ from dblog.core.event import Op
 from dblog.core.offset import Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
+from dblog.segments import Segment
 from dblog.sources.base import Commits, LogStream, Run, Source, joined
-from dblog.spool import LogFile, LogWriter, Spool
+from dblog.spool import LogWriter, Spool
 
 SEGMENT_ROWS = 50_000
 SEGMENT_BYTES = 8 << 20
@@ -36,45 +36,6 @@ ACKNOWLEDGE_SECONDS = 0.25
 MOST_TOKENS = 1000
 LAG_SECONDS = 2.0
 """How long it is believed that the log is late."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """The captured log in `(start, end]`."""
-
-    start: int
-    end: int
-    files: tuple[LogFile, ...]
-    commits: Commits
-    holes: Mapping[TableName, Sequence[Key] | None]
-    """Rows that moved to a new key and whose log entry lacks a column: nobody downstream can know its value. None
-    when they are too many to name, or of a key that has no plain text."""
-    nbytes: int
-    committed_at: float
-    """When its last transaction committed, by the database's clock, in seconds since 1970."""
-
-    def upto(self, position: int) -> tuple[int, int]:
-        """Rows and bytes of the segment's transactions that end up to a position."""
-        ended = self._ended(position)
-        return (int(self.commits.rows[ended - 1]), int(self.commits.nbytes[ended - 1])) if ended else (0, 0)
-
-    def cut(self, start: int, rows: float, nbytes: float) -> int:
-        """The last commit up to which the log after `start` has at most so many rows and bytes; `start` if none."""
-        rows_before, bytes_before = self.upto(start)
-        fitting = min(
-            int(np.searchsorted(self.commits.rows, rows_before + rows, "right")),
-            int(np.searchsorted(self.commits.nbytes, bytes_before + nbytes, "right")),
-        )
-        if self.holes and fitting < len(self.commits):  # they are repaired after the whole of it
-            return start
-        return int(self.commits.positions[fitting - 1]) if fitting else start
-
-    def first(self, start: int) -> int:
-        """The first place after `start` where a batch may end."""
-        return self.end if self.holes else int(self.commits.positions[self._ended(start)])
-
-    def _ended(self, position: int) -> int:
-        return int(np.searchsorted(self.commits.positions, position, "right"))
 
 
 class Capture:

@@ -17,8 +17,9 @@ from dblog.capture import Capture
 from dblog.core.offset import Offset
 from dblog.desk import Desk
 from dblog.errors import ConnectionLost, SourceError, SpoolError
-from dblog.planner import Limit, Planner, Settings
+from dblog.planner import Planner, Settings
 from dblog.retry import retrying
+from dblog.segments import Limit
 from dblog.sources.base import Source
 from dblog.spool import Spool
 from dblog.state.store import Store

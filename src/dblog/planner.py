@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 import uuid
 from collections import defaultdict
@@ -14,15 +13,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dblog.admission import admit
-from dblog.capture import Capture, Segment
+from dblog.capture import Capture
 from dblog.core.dump import INITIAL, Orders, Staged
-from dblog.core.offset import Chunk, Cursor, Key, Offset, Taken, Tally
+from dblog.core.offset import Chunk, Cursor, Offset, Taken, Tally
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.window import Mark, plan
 from dblog.desk import Desk, Inbox, described
 from dblog.errors import KeyChanged, PreconditionFailed, TableLocked
 from dblog.pacer import Pacer
 from dblog.retry import retrying
+from dblog.segments import Limit, Segment, joined_holes, reach
 from dblog.sources.base import Source
 from dblog.spool import LogFile, Spool
 from dblog.state.mirror import OWN
@@ -57,14 +57,6 @@ class Settings:
     read_ahead: int = 256 << 20
     heartbeat: float = 30.0
     patience: float = 300.0
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How much log one batch may hold; a window is never cut."""
-
-    rows: int | None = None
-    nbytes: int | None = None
 
 
 @dataclass
@@ -264,7 +256,7 @@ class Planner:
         files = [f for s in segments for f in s.files]
         self._check({f.version for f in files})
         suspects = self._suspects(start, segments)
-        mark = Mark(position, token, suspects, _holes(segments))
+        mark = Mark(position, token, suspects, joined_holes(segments))
         staged = _same_schema(start, staged, files)
         if files:
             self._pacer.log_had_changes()
@@ -290,7 +282,7 @@ class Planner:
         assert start.position is not None
         news = orders.new or any(c.failed or c.dump in orders.cancelled for c in start.dumps)
         if capture.wait_rows(start.position, 0.0 if news else POLL_SECONDS, eager=target is not None):
-            position = _reach(capture.between(start.position, capture.position), start.position, limit)
+            position = reach(capture.between(start.position, capture.position), start.position, limit)
         elif news or self._overdue(start.position, capture.position, target):
             # nothing of ours, but the log moves on: acknowledge that, and keep Spark's workers warm
             position = capture.position
@@ -299,7 +291,7 @@ class Planner:
         segments = capture.between(start.position, position)
         files = [f for s in segments for f in s.files]
         self._check({f.version for f in files})
-        mark = Mark(position, None, self._suspects(start, segments), _holes(segments))
+        mark = Mark(position, None, self._suspects(start, segments), joined_holes(segments))
         if files:
             self._pacer.log_had_changes()
         later, pace = replace(orders, wanted=()), self._pacer.pace()
@@ -374,26 +366,3 @@ def _same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogF
         versions[file.table].add(file.version)
     other = {c.id for c in start.read if c.id in staged and not versions[c.table] <= {staged[c.id].version}}
     return {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in other}
-
-
-def _holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | None]:
-    holes: dict[TableName, list[Key] | None] = {}
-    for segment in segments:
-        for table, keys in segment.holes.items():
-            known = holes.setdefault(table, [])
-            holes[table] = None if known is None or keys is None else [*known, *keys]
-    return holes
-
-
-def _reach(segments: Sequence[Segment], start: int, limit: Limit) -> int:
-    """The last commit up to which the log after `start` fits the limit; the first one if none does."""
-    rows, nbytes = limit.rows or math.inf, limit.nbytes or math.inf
-    reached = start
-    for segment in segments:
-        reached = max(reached, segment.cut(start, rows, nbytes))
-        if reached < segment.end:
-            break
-        rows_before, bytes_before = segment.upto(start)
-        rows -= segment.upto(reached)[0] - rows_before
-        nbytes -= segment.upto(reached)[1] - bytes_before
-    return reached if reached > start else segments[0].first(start)

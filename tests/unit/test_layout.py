@@ -14,54 +14,39 @@ LINES = 400
 
 # What a part of the package may import of the package. A new part is entered here, and with it the decision where
 # it stands.
-MAY_IMPORT = {
+BASE = {"errors", "core", "sources.base"}
+LOG = BASE | {"spool", "segments", "capture", "tasks"}
+DRIVER = LOG | {"state", "admission", "desk", "pacer", "planner", "retry", "engine"}
+MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors", "core"},
     "sources": {"errors", "core", "sources"},
     "state": {"errors", "core", "state"},
-    "spool": {"errors", "core", "sources.base", "spool"},
-    "capture": {"errors", "core", "sources.base", "spool", "capture"},
-    "tasks": {"errors", "core", "sources.base", "spool", "tasks"},
     "retry": {"errors"},
-    "admission": {"errors", "core", "sources.base", "state"},
+    "spool": BASE | {"spool"},
+    "segments": BASE | {"spool"},
+    "capture": BASE | {"spool", "segments", "capture"},
+    "tasks": BASE | {"spool", "tasks"},
+    "admission": BASE | {"state"},
     "desk": {"errors", "core", "state", "desk"},
-    "pacer": {"errors", "core", "sources.base", "capture"},
-    "planner": {
-        "errors",
-        "core",
-        "sources.base",
-        "state",
-        "spool",
-        "capture",
-        "tasks",
-        "admission",
-        "desk",
-        "pacer",
-        "retry",
-    },
-    "engine": {"errors", "core", "sources.base", "state", "spool", "capture", "tasks", "desk", "planner", "retry"},
-    "spark": {"errors", "core", "sources", "state", "spool", "capture", "tasks", "planner", "engine", "spark"},
+    "pacer": BASE | {"capture"},
+    "planner": LOG | {"state", "admission", "desk", "pacer", "retry"},
+    "engine": LOG | {"state", "desk", "planner", "retry"},
+    "spark": DRIVER | {"sources", "spark"},
     "control": {"errors", "core", "state", "control"},
     "__init__": {"errors", "core", "spark"},
-    "demo": {"", "errors", "core", "sources", "spool", "capture", "tasks", "engine", "spark", "demo"},
-    "cli": {
-        "",
-        "errors",
-        "core",
-        "sources",
-        "state",
-        "spool",
-        "capture",
-        "tasks",
-        "engine",
-        "spark",
-        "control",
-        "demo",
-        "cli",
-    },
+    "demo": DRIVER | {"", "sources", "spark", "demo"},
+    "cli": DRIVER | {"", "sources", "spark", "control", "demo", "cli"},
 }
 # Who may import an engine or a driver, at the top of a module or within a function.
-MAY_USE = {"pyspark": {"spark", "demo", "cli", "__init__"}, "psycopg2": {"sources", "demo", "cli"}}
+MAY_USE = {
+    "pyspark": {"spark", "demo", "cli", "__init__"},
+    "psycopg2": {"sources", "demo", "cli"},
+    "fastapi": {"control"},
+    "starlette": {"control"},
+    "uvicorn": {"control"},
+    "pydantic": {"control"},
+}
 
 
 def imports(path: Path, source: Path = SOURCE) -> Iterator[str]:

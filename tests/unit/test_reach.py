@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblog.capture import Segment
 from dblog.core.schema import TableName
-from dblog.planner import Limit, _reach
+from dblog.segments import Limit, Segment, reach
 from dblog.sources.base import Commits, Run, joined
 
 TABLE = TableName("public", "t")
@@ -45,13 +44,13 @@ def test_a_batch_ends_at_the_last_commit_that_fits_or_at_the_first(
             break
         reached += 1
     overlapping = [s for s in segments(cut) if s.end > start]
-    assert _reach(overlapping, start, limit) == reached
+    assert reach(overlapping, start, limit) == reached
 
 
 def test_a_segment_with_rows_to_repair_is_not_cut() -> None:
     whole = segment(0, [(1, 10)] * 4, holes=True)
-    assert _reach([whole], 0, Limit(rows=2)) == 4
-    assert _reach([segment(0, [(1, 10)]), segment(1, [(1, 10)] * 4, holes=True)], 0, Limit(rows=3)) == 1
+    assert reach([whole], 0, Limit(rows=2)) == 4
+    assert reach([segment(0, [(1, 10)]), segment(1, [(1, 10)] * 4, holes=True)], 0, Limit(rows=3)) == 1
 
 
 def test_commits_of_consecutive_runs_are_joined() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
-from dblog.planner import Limit, Settings
+from dblog.planner import Settings
+from dblog.segments import Limit
 from dblog.sources.postgres.connect import Address, parse
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.source import Postgres

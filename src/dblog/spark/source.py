@@ -31,7 +31,7 @@ from dblog.errors import (
     SchemaChanged,
     TableLocked,
 )
-from dblog.planner import Limit
+from dblog.segments import Limit
 from dblog.spark.options import Options, read_options
 from dblog.spark.rows import RESERVED, Enveloped, Shape, Typed, in_order, regrouped
 from dblog.spool import Spool

@@ -1,0 +1,84 @@
+"""Segments: the captured log in pieces that end at commits, and where in them a batch may end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dblog.core.offset import Key
+from dblog.core.schema import TableName
+from dblog.sources.base import Commits
+from dblog.spool import LogFile
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The captured log in `(start, end]`."""
+
+    start: int
+    end: int
+    files: tuple[LogFile, ...]
+    commits: Commits
+    holes: Mapping[TableName, Sequence[Key] | None]
+    """Rows that moved to a new key and whose log entry lacks a column: nobody downstream can know its value. None
+    when they are too many to name, or of a key that has no plain text."""
+    nbytes: int
+    committed_at: float
+    """When its last transaction committed, by the database's clock, in seconds since 1970."""
+
+    def upto(self, position: int) -> tuple[int, int]:
+        """Rows and bytes of the segment's transactions that end up to a position."""
+        ended = self._ended(position)
+        return (int(self.commits.rows[ended - 1]), int(self.commits.nbytes[ended - 1])) if ended else (0, 0)
+
+    def cut(self, start: int, rows: float, nbytes: float) -> int:
+        """The last commit up to which the log after `start` has at most so many rows and bytes; `start` if none."""
+        rows_before, bytes_before = self.upto(start)
+        fitting = min(
+            int(np.searchsorted(self.commits.rows, rows_before + rows, "right")),
+            int(np.searchsorted(self.commits.nbytes, bytes_before + nbytes, "right")),
+        )
+        if self.holes and fitting < len(self.commits):  # they are repaired after the whole of it
+            return start
+        return int(self.commits.positions[fitting - 1]) if fitting else start
+
+    def first(self, start: int) -> int:
+        """The first place after `start` where a batch may end."""
+        return self.end if self.holes else int(self.commits.positions[self._ended(start)])
+
+    def _ended(self, position: int) -> int:
+        return int(np.searchsorted(self.commits.positions, position, "right"))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much log one batch may hold; a window is never cut."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+
+
+def reach(segments: Sequence[Segment], start: int, limit: Limit) -> int:
+    """The last commit up to which the log after `start` fits the limit; the first one if none does."""
+    rows, nbytes = limit.rows or math.inf, limit.nbytes or math.inf
+    reached = start
+    for segment in segments:
+        reached = max(reached, segment.cut(start, rows, nbytes))
+        if reached < segment.end:
+            break
+        rows_before, bytes_before = segment.upto(start)
+        rows -= segment.upto(reached)[0] - rows_before
+        nbytes -= segment.upto(reached)[1] - bytes_before
+    return reached if reached > start else segments[0].first(start)
+
+
+def joined_holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | None]:
+    holes: dict[TableName, list[Key] | None] = {}
+    for segment in segments:
+        for table, keys in segment.holes.items():
+            known = holes.setdefault(table, [])
+            holes[table] = None if known is None or keys is None else [*known, *keys]
+    return holes
