@@ -20,6 +20,7 @@ import psycopg2.extensions
 import pytest
 
 from dblog.demo.server import PostgresServer, find_install
+from dblog.sources.postgres.source import _CONNECTIONS
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class Database:
         """Remove the database, whoever is still connected to it, and its replication slots."""
         for connection in self._opened:
             connection.close()
+        for at in [at for at in _CONNECTIONS if at[1].database == self.name]:
+            _CONNECTIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
         self.server.start()  # a test may have ended it
         admin = Database(self.server, "postgres")
         ours = "FROM pg_replication_slots WHERE database = %s"
