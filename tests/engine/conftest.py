@@ -47,11 +47,11 @@ def table(database: Database) -> Database:
     return database
 
 
-def check(stream: Query, database: Database) -> None:
+def check(stream: Query, database: Database, table: str = "public.t") -> None:
     """Catch up: every event is in its order, and together they give the table's rows."""
     stream.catch_up()
     stream.history.check_order()
-    stream.history.check_state(rows_of(database))
+    stream.history.check_state(rows_of(database, table))
 
 
 def rows_of(database: Database, table: str = "public.t") -> list[Row]:
