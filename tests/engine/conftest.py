@@ -39,6 +39,21 @@ def query(database: Database, tmp_path: Path) -> Iterator[MakeQuery]:
         one.stop()
 
 
+@pytest.fixture
+def table(database: Database) -> Database:
+    """The test's database, with a table `t` of the keys 1 to 60."""
+    database.execute("create table t (id int primary key, n int)")
+    database.execute("insert into t select i, 0 from generate_series(1, 60) i")
+    return database
+
+
+def check(stream: Query, database: Database, table: str = "public.t") -> None:
+    """Catch up: every event is in its order, and together they give the table's rows."""
+    stream.catch_up()
+    stream.history.check_order()
+    stream.history.check_state(rows_of(database, table))
+
+
 def rows_of(database: Database, table: str = "public.t") -> list[Row]:
     """All rows of a table, as the source has them."""
     connection = database.connect()

@@ -11,24 +11,11 @@ from dblog.errors import PreconditionFailed
 from dblog.spark.source import Lane
 from dblog.tasks import Emit, Log, Select, stage
 from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.conftest import MakeQuery, check, rows_of
 from tests.engine.query import Query
 from tests.engine.writers import create_hot, writers
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def table(database: Database) -> Database:
-    database.execute("create table t (id int primary key, n int)")
-    database.execute("insert into t select i, 0 from generate_series(1, 40) i")
-    return database
-
-
-def check(stream: Query, database: Database) -> None:
-    stream.catch_up()
-    stream.history.check_order()
-    stream.history.check_state(rows_of(database))
 
 
 # -- from the first key to the frontier ----------------------------------------------------------------------
@@ -61,9 +48,9 @@ def test_a_frontier_row_that_is_deleted_does_not_hold_the_dump_up(table: Databas
 def test_rows_above_the_frontier_come_by_the_log_alone(table: Database, query: MakeQuery) -> None:
     stream = query(parallelism=1)
     stream.open_window()
-    table.execute("insert into t select i, 0 from generate_series(41, 60) i")
+    table.execute("insert into t select i, 0 from generate_series(61, 80) i")
     check(stream, table)
-    assert all(stream.history.ops(i) == ["create"] for i in range(41, 61))
+    assert all(stream.history.ops(i) == ["create"] for i in range(61, 81))
 
 
 def test_without_a_dump_only_changes_are_delivered(table: Database, query: MakeQuery) -> None:
@@ -80,7 +67,7 @@ def test_a_table_that_appears_later_gets_its_dump_at_the_next_start(table: Datab
     table.execute("create table later (id int primary key, n int); insert into later values (1, 1), (2, 2)")
     stream.catch_up()
     stream.restart()
-    stream.until(lambda: len(stream.history.state()) == 42)
+    stream.until(lambda: len(stream.history.state()) == 62)
     assert stream.history.ops("later", 1) == ["read"]
     assert stream.history.ops("t", 1) == ["read"]
 
@@ -91,7 +78,7 @@ def test_a_dump_goes_on_after_a_restart_where_it_was(table: Database, query: Mak
     stream.step()
     stream.restart()
     check(stream, table)
-    assert stream.history.count("read") == 40
+    assert stream.history.count("read") == 60
 
 
 # -- staged chunks -------------------------------------------------------------------------------------------
@@ -108,7 +95,7 @@ def test_a_chunk_that_is_lost_before_its_window_ends_is_selected_again(table: Da
     remove_staged(stream)
     table.execute("update t set n = 1 where id = 5")
     check(stream, table)
-    assert stream.history.count("read") == 39
+    assert stream.history.count("read") == 59
 
 
 def test_a_chunk_that_is_lost_after_its_window_has_ended_is_read_again(table: Database, query: MakeQuery) -> None:
@@ -231,7 +218,7 @@ def test_a_stream_that_drains_stops_when_all_of_now_is_delivered(table: Database
     while stream.step():
         pass
     stream.history.check_state(rows_of(table))
-    assert (stream.history.count("read"), stream.history.count("update")) == (40, 3)
+    assert (stream.history.count("read"), stream.history.count("update")) == (60, 3)
 
 
 def test_a_stream_that_drains_does_not_wait_for_the_changes_of_others(table: Database, query: MakeQuery) -> None:

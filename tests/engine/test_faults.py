@@ -14,24 +14,11 @@ import pytest
 from dblog.errors import DBLogError, PositionLost, SourceError, WatermarkError
 from dblog.sources.postgres.source import Postgres
 from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.conftest import MakeQuery, check
 from tests.engine.query import Query
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def table(database: Database) -> Database:
-    database.execute("create table t (id int primary key, n int)")
-    database.execute("insert into t select i, 0 from generate_series(1, 60) i")
-    return database
-
-
-def check(stream: Query, database: Database) -> None:
-    stream.catch_up()
-    stream.history.check_order()
-    stream.history.check_state(rows_of(database))
 
 
 def wait_for(ready: object, seconds: float = 15.0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import SERVERS, Database
-from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.conftest import MakeQuery, check, rows_of
 from tests.engine.control import Control
 
 # The last of the servers, Debian's where it is installed, is the one that has ICU.
@@ -106,9 +106,7 @@ def test_composite_keys_are_cut_between_any_two_rows(database: Database, query: 
     stream.open_window()
     database.execute("update t set n = 1 where (a, b) = (1, 'x'); delete from t where (a, b) = (1, 'a')")
     database.execute("update t set a = 9 where (a, b) = (2, 'x')")
-    stream.catch_up()
-    stream.history.check_order()
-    stream.history.check_state(rows_of(database))
+    check(stream, database)
 
 
 def test_a_key_in_another_spelling_is_found_where_the_collation_says_so(database: Database, query: MakeQuery) -> None:

@@ -6,23 +6,9 @@ import pytest
 
 from dblog.errors import ConfigError, SchemaChanged
 from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, rows_of
-from tests.engine.query import Query
+from tests.engine.conftest import MakeQuery, check
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def table(database: Database) -> Database:
-    database.execute("create table t (id int primary key, n int)")
-    database.execute("insert into t select i, 0 from generate_series(1, 40) i")
-    return database
-
-
-def check(stream: Query, database: Database) -> None:
-    stream.catch_up()
-    stream.history.check_order()
-    stream.history.check_state(rows_of(database))
 
 
 def test_a_transaction_that_is_open_while_the_table_is_dumped_comes_after_the_dump(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.conftest import MakeQuery, check
 from tests.engine.query import Query
 
 pytestmark = pytest.mark.server
@@ -22,12 +22,6 @@ def window(database: Database, query: MakeQuery) -> Query:
     stream = query(parallelism=2)
     stream.open_window()
     return stream
-
-
-def check(stream: Query, database: Database) -> None:
-    stream.catch_up()
-    stream.history.check_order()
-    stream.history.check_state(rows_of(database))
 
 
 def test_rows_that_do_not_change_are_delivered_once(window: Query, database: Database) -> None:
