@@ -33,13 +33,13 @@ types: $(INSTALLED) ## Check types
 	$(BIN)/mypy
 
 unit: $(INSTALLED) ## Run the tests that need neither server nor Spark
-	$(BIN)/pytest tests/unit -m 'not server and not spark'
+	$(BIN)/pytest tests/unit -n 2 -m 'not server and not spark'
 
 check: lint types unit ## Lint, types and unit tests, in less than a minute
 
 test: lint types ## Lint, types and all tests, on every PostgreSQL there is
 	scripts/postgres.sh
-	$(WITH_JAVA) $(BIN)/pytest
+	$(WITH_JAVA) $(BIN)/pytest -n 2
 
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL and watch it
 	$(WITH_JAVA) $(BIN)/dblog demo
