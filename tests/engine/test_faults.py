@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import pairwise
 
 import psycopg2
 import pytest
 
+from dblog.core.schema import TableName
 from dblog.errors import DBLogError, PositionLost, SourceError, WatermarkError
 from dblog.sources.postgres.source import Postgres
 from tests.conftest import Database
@@ -118,14 +120,18 @@ def test_without_the_barrier_the_stale_row_is_delivered(
 # -- the network and the server ------------------------------------------------------------------------------
 
 
-def cut_at(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, method: str) -> list[str]:
-    """Cut every connection once, just before the source's method is called the next time."""
+def cut_at(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, table: Database, method: str) -> list[str]:
+    """Cut every connection once, just before the source's method is called the next time. Where the stream
+    has begun, the log is being read by then: capture, on its way there, could be the one that notices instead."""
     real = getattr(Postgres, method)
+    reading = "select 1 from pg_replication_slots where active and database = current_database()"
     cuts: list[str] = []
 
     def cut(self: Postgres, *args: object, **options: object) -> object:
         if not cuts:
             cuts.append(method)
+            if method not in ("origin", "prepare"):
+                wait_for(lambda: table.execute(reading))
             proxy.cut()
         return real(self, *args, **options)
 
@@ -134,18 +140,33 @@ def cut_at(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, method: str) -> list[s
 
 
 @pytest.mark.parametrize(
-    "method", ["select", "write_watermark", "invisible", "latest", "last_key", "cuts", "origin", "prepare"]
+    "method",
+    ["select", "write_watermark", "invisible", "latest", "last_key", "cuts", "origin", "prepare", "check_followed"],
 )
 def test_a_connection_that_is_cut_is_made_again(
     table: Database, query: MakeQuery, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    stream = query(url=proxy.url(table.name), parallelism=2)
-    if method not in ("origin", "prepare", "last_key"):
+    stream = query(url=proxy.url(table.name), parallelism=2, heartbeatSeconds=1)
+    if method not in ("origin", "prepare", "last_key", "latest"):
         stream.open_window()
-    cuts = cut_at(monkeypatch, proxy, method)
+    cuts = cut_at(monkeypatch, proxy, table, method)
     table.execute("update t set n = 1 where id in (5, 55)")
+    stream.until(lambda: bool(cuts))
     check(stream, table)
-    assert cuts, "the test did nothing"
+
+
+def test_a_connection_that_is_cut_when_a_stream_is_asked_to_drain_is_made_again(
+    table: Database, query: MakeQuery, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = query(url=proxy.url(table.name))
+    stream.catch_up()
+    table.execute("update t set n = 1 where id = 5")
+    cuts = cut_at(monkeypatch, proxy, table, "latest")
+    stream.reader.prepareForTriggerAvailableNow()
+    assert cuts
+    while stream.step():
+        pass
+    assert stream.history.ops(5) == ["read", "update"]
 
 
 def test_a_log_that_is_cut_again_and_again_is_delivered_whole(table: Database, query: MakeQuery, proxy: Proxy) -> None:
@@ -306,23 +327,88 @@ def test_a_second_reader_of_a_slot_is_told_who_holds_it(table: Database, query: 
     check(first, table)
 
 
-def test_a_table_that_left_the_publication_is_not_followed_in_silence(table: Database, query: MakeQuery) -> None:
+LEAVE = {
+    "taken out": "alter publication {publication} drop table {table}",
+    "made again": "drop table {table}; create table {table} (id int primary key, n int)",
+}
+
+
+@pytest.mark.parametrize("how", LEAVE)
+def test_a_table_that_left_the_publication_is_not_followed_in_silence(
+    table: Database, query: MakeQuery, how: str
+) -> None:
     stream = query()
     stream.catch_up()
     publication = slot_of(stream)
     stream.stop()
-    table.execute(f"alter publication {publication} drop table t")
-    table.execute("update t set n = 1 where id = 5")
-    with pytest.raises(DBLogError, match="publication"):
+    table.execute(LEAVE[how].format(publication=publication, table="t"))
+    with pytest.raises(PositionLost, match=f"publication '{publication}' does not hold 'public.t' any more"):
         stream.catch_up()
 
 
-def test_a_table_that_leaves_the_publication_in_mid_stream_is_noticed(table: Database, query: MakeQuery) -> None:
+@pytest.mark.parametrize(
+    ("how", "which"),
+    [("taken out", "other.t"), ("taken out", "public.parted"), ("taken out", "public.t"), ("made again", "public.t")],
+)
+def test_a_table_that_leaves_the_publication_in_mid_stream_is_noticed(
+    table: Database, query: MakeQuery, how: str, which: str
+) -> None:
+    table.execute(
+        "create schema other; create table other.t (id int primary key);"
+        "create table parted (id int primary key) partition by range (id);"
+        "create table part partition of parted for values from (0) to (9);"
+        "create publication of_somebody_else for all tables with (publish_via_partition_root = true)"
+    )
+    stream = query(tables="other.*, public.*", key=("_table", "id"), heartbeatSeconds=1)
+    stream.catch_up()
+    publication = slot_of(stream)
+    table.execute(LEAVE[how].format(publication=publication, table=which))
+    with pytest.raises(PositionLost, match=f"table {which} has left publication '{publication}'"):
+        stream.until(lambda: False, seconds=10)
+
+
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the publication has been looked at, from now on."""
+    real = Postgres.check_followed
+    times: list[float] = []
+
+    def look(self: Postgres, tables: Collection[TableName]) -> None:
+        times.append(time.monotonic())
+        real(self, tables)
+
+    monkeypatch.setattr(Postgres, "check_followed", look)
+    return times
+
+
+def test_the_publication_is_looked_at_once_in_a_heartbeat_however_busy_the_stream_is(
+    table: Database, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = query(heartbeatSeconds=1)
     stream.catch_up()
-    table.execute(f"alter publication {slot_of(stream)} drop table t")
-    with pytest.raises(PositionLost, match="left publication"):
-        stream.until(lambda: False, seconds=10)
+    times = looks(monkeypatch)
+    deadline = time.monotonic() + 9
+    while len(times) < 3:
+        assert time.monotonic() < deadline
+        table.execute("update t set n = n + 1 where id = 5")
+        end = stream.engine._source.latest()
+        wait_for(lambda: stream.engine.report()["captured"] >= end)  # noqa: B023
+        assert stream.step()
+    assert all(later - earlier > 1 for earlier, later in pairwise(times))
+
+
+def test_a_table_that_is_dropped_for_good_does_not_stop_the_others(
+    table: Database, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.execute("create table u (id int primary key)")
+    stream = query(tables="public.*", key=("_table", "id"), heartbeatSeconds=1)
+    stream.catch_up()
+    table.execute("drop table u")
+    times = looks(monkeypatch)
+    stream.until(lambda: bool(times))
+    stream.restart()
+    table.execute("update t set n = 1 where id = 5")
+    stream.catch_up()
+    assert stream.history.ops("t", 5) == ["read", "update"]
 
 
 # -- watermarks ----------------------------------------------------------------------------------------------
