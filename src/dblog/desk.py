@@ -224,7 +224,7 @@ class Desk:
                 new = replace(new, finished_at=old.finished_at)
             self._progress[name] = new
             if old.started_at is None:
-                self.tell("dump_started", dump=name)
+                self.tell("dump_started", dump=name, state=str(new.state), reason=new.reason)
             if new.state.ended and not old.state.ended:
                 self.tell("dump_ended", dump=name, state=str(new.state), reason=new.reason)
 

@@ -92,6 +92,7 @@ class Planner:
         self._desk = desk
         self._tables: Mapping[TableName, TableSchema] = {}
         self._rows: Mapping[TableName, int | None] = {}
+        self._versions: set[str] = set()
         self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows)
         self._waits: str | None = None
         self._moved = self._looked = time.monotonic()
@@ -105,6 +106,7 @@ class Planner:
         """These are the tables to follow."""
         self._tables = tables
         if self._desk is not None:
+            self._versions = {schema.version for schema in tables.values()}
             self._desk.saw({schema.version: schema for schema in tables.values()})
             self._rows = {table: self._retrying(lambda: self._source.estimate(table)) for table in tables}  # noqa: B023
 
@@ -253,8 +255,7 @@ class Planner:
         self._tell("watermark_seen", token=token, position=position)
         # 4.
         segments = capture.between(start.position, position)
-        files = [f for s in segments for f in s.files]
-        self._check({f.version for f in files})
+        files = self._looked_at(segments)
         suspects = self._suspects(start, segments)
         mark = Mark(position, token, suspects, joined_holes(segments))
         staged = _same_schema(start, staged, files)
@@ -289,8 +290,7 @@ class Planner:
         else:
             return start
         segments = capture.between(start.position, position)
-        files = [f for s in segments for f in s.files]
-        self._check({f.version for f in files})
+        files = self._looked_at(segments)
         mark = Mark(position, None, self._suspects(start, segments), joined_holes(segments))
         if files:
             self._pacer.log_had_changes()
@@ -313,6 +313,16 @@ class Planner:
         """Whether to end a batch although the log has nothing of ours: every now and then, or to reach the target."""
         arrives = target is not None and start < target <= captured
         return arrives or time.monotonic() - self._moved > self._settings.heartbeat
+
+    def _looked_at(self, segments: Sequence[Segment]) -> list[LogFile]:
+        """The files of the segments, whose schemas the stream can deliver and people know."""
+        files = [f for s in segments for f in s.files]
+        self._check({f.version for f in files})
+        if self._desk is not None:
+            new = {f.version: f for f in files if f.version not in self._versions}
+            self._versions |= new.keys()
+            self._desk.saw({version: self._spool.read_log(f.path, ())[0] for version, f in new.items()})
+        return files
 
     def _suspects(self, start: Offset, segments: Sequence[Segment]) -> tuple[int, ...]:
         shown = np.concatenate([np.array(start.suspects, np.int64), *(s.commits.xids for s in segments)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dblog.control.events import Kind
 from dblog.state.requests import State, Wish, read_request
 from tests.conftest import Database
 from tests.engine.conftest import MakeQuery, rows_of
@@ -416,6 +417,16 @@ def test_the_status_says_what_the_stream_does(stream: Query, control: Control, s
     assert control.pipeline.status()["state"] == "stopped"
 
 
+def test_every_schema_that_the_log_shows_is_known(stream: Query, control: Control, shop: Database) -> None:
+    shop.execute("alter table t add column extra text; update t set n = 1 where id = 5")
+    stream.catch_up()
+    control.noticed()
+    columns = [s["columns"] for s in control.pipeline.schemas().values() if s["table"] == "public.t"]
+    assert sorted(map(len, columns)) == [2, 3]
+    known = set(control.pipeline.schemas())
+    assert {e["_schema"] for e in stream.history.events} <= known
+
+
 def test_a_stream_that_fails_says_why(stream: Query, control: Control, shop: Database) -> None:
     shop.execute("drop table dblog.watermark")
     control.ask("t")
@@ -434,6 +445,7 @@ def test_the_events_tell_what_the_algorithm_does(stream: Query, control: Control
     control.finish(dump)
     events = [e for _, e in control.pipeline.events(after=before) if e.get("dump") != "initial"]
     kinds = [e["kind"] for e in events]
+    assert set(kinds) <= set(Kind)
     first = {kind: kinds.index(kind) for kind in kinds}
     order = ["watermark_written", "watermark_seen", "round_opened", "chunk_selected", "chunk_emitted"]
     assert sorted(order, key=first.__getitem__) == order
