@@ -37,8 +37,9 @@ unit: $(INSTALLED) ## Run the tests that need neither server nor Spark
 
 check: lint types unit ## Lint, types and unit tests, in less than a minute
 
-test: lint types ## Lint, types and all tests, on every PostgreSQL there is
+test: lint types ## Lint, types and all tests, on every server there is
 	scripts/postgres.sh
+	scripts/mariadb.sh
 	$(WITH_JAVA) $(BIN)/pytest -n 2
 
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL and watch it

@@ -1,4 +1,5 @@
-"""Real servers for the tests: PostgreSQL from a wheel, Debian's beside it where it is installed, and Spark.
+"""Real servers for the tests: PostgreSQL from a wheel, Debian's PostgreSQL and MariaDB where they are installed, and
+Spark.
 
 Nothing here is started before a test asks for it. A server is started once per session; every test that writes gets
 a database of its own on it.
@@ -17,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import psycopg2
 import psycopg2.extensions
+import pymysql
 import pytest
 
+from dblog.demo.mariadb import MariaDBServer, find_mariadb
 from dblog.demo.server import PostgresServer, find_install
+from dblog.sources.mysql import connect as mysql
 from dblog.sources.postgres.source import _CONNECTIONS
 from tests.proxy import Proxy
 
@@ -33,6 +37,12 @@ SETTINGS = {
     "max_wal_senders": "60",
     "max_connections": "150",
     "shared_buffers": "64MB",
+}
+MARIADB_SETTINGS = {
+    "innodb_flush_log_at_trx_commit": "0",
+    "innodb_fast_shutdown": "2",
+    "sync_binlog": "0",
+    "log_bin_compress_min_len": "10",
 }
 # A busy machine is slow, not wrong.
 hypothesis.settings.register_profile("dblog", deadline=None)
@@ -48,6 +58,7 @@ def pytest_report_header() -> list[str]:
     for name, install in INSTALLS.items():
         found = find_install(install)
         lines.append(f"{name}: " + (PostgresServer(found).version if found else f"not installed ({install}), left out"))
+    lines.append("mariadb: " + (MariaDBServer().version if find_mariadb() else "not installed, left out"))
     return lines
 
 
@@ -121,6 +132,49 @@ class Database:
         admin.execute(f"DROP DATABASE {self._quoted} WITH (FORCE)")
 
 
+class MySQLDatabase:
+    """A database of MariaDB that is one test's own. The log is the whole server's."""
+
+    def __init__(self, server: MariaDBServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self._opened: list[Any] = []
+
+    @property
+    def url(self) -> str:
+        return self.server.url(self.name)
+
+    def connect(self, **options: Any) -> Any:
+        """A connection, as an application's, that is closed with the database at the latest."""
+        at = mysql.parse(self.url)
+        options = {"autocommit": True, "charset": "utf8mb4", "database": self.name, **options}
+        connection = pymysql.connect(host=at.host, port=at.port, user=at.user, password=at.password, **options)
+        self._opened.append(connection)
+        return connection
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements, each of which commits, in one session; the rows of the last one."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                for sql in statements:
+                    cursor.execute(sql)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+            self._opened.remove(connection)
+
+    def create(self) -> None:
+        MySQLDatabase(self.server, "mysql").execute(f"CREATE DATABASE {mysql.identifier(self.name)}")
+
+    def drop(self) -> None:
+        for connection in self._opened:
+            if connection.open:
+                connection.close()
+        self.server.start()  # a test may have ended it
+        MySQLDatabase(self.server, "mysql").execute(f"DROP DATABASE {mysql.identifier(self.name)}")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Streams that do not say where their state is kept do not use the developer's own."""
@@ -147,6 +201,28 @@ def postgres(request: pytest.FixtureRequest, servers: dict[str, PostgresServer])
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[Database]:
     fresh = Database(postgres, f"test_{uuid.uuid4().hex[:12]}")
+    fresh.create()
+    yield fresh
+    fresh.drop()
+
+
+@pytest.fixture(scope="session")
+def _mariadb() -> Iterator[MariaDBServer]:
+    if find_mariadb() is None:
+        pytest.skip("mariadb is not installed: scripts/mariadb.sh")
+    with MariaDBServer(settings=MARIADB_SETTINGS) as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(_mariadb: MariaDBServer) -> MariaDBServer:
+    """A running server, the same for all tests."""
+    return _mariadb.start()
+
+
+@pytest.fixture
+def mysql_database(mariadb: MariaDBServer) -> Iterator[MySQLDatabase]:
+    fresh = MySQLDatabase(mariadb, f"test_{uuid.uuid4().hex[:12]}")
     fresh.create()
     yield fresh
     fresh.drop()

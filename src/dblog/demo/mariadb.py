@@ -1,0 +1,225 @@
+"""A MariaDB server of one's own, from Debian's programs, for the demo and for tests.
+
+The server listens on 127.0.0.1 only, has one account with a password, and keeps all its files in one directory, which
+is gone with it. It lives no longer than the process that started it: see `server`, whose guard this one has too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from dblog.demo.server import PORT_ATTEMPTS, START_SECONDS, STOP_SECONDS, _free_port
+from dblog.errors import ConfigError, SourceError
+
+USER = "dblog"
+SETTINGS = {
+    "server_id": "1",
+    "log_bin": "binlog",
+    "binlog_format": "ROW",
+    "binlog_row_metadata": "FULL",
+    "max_connections": "200",
+    "innodb_buffer_pool_size": "64M",
+    "innodb_log_file_size": "64M",
+    "performance_schema": "OFF",
+    "character_set_server": "utf8mb4",
+}
+
+# $1 the pid file, $2 the server's own directory. A line on the pipe says that the server is already down; its end says
+# that the owner is gone.
+GUARD = """
+read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
+rm -rf "$2"
+"""
+
+
+def find_mariadb() -> Path | None:
+    """The folder above `mariadbd`; None if it is not installed."""
+    found = shutil.which("mariadbd", path=f"/usr/sbin:/usr/local/sbin:{os.environ.get('PATH', os.defpath)}")
+    return Path(found) if found else None
+
+
+class MariaDBServer:
+    """One server. `start` and `stop` it, or use it in a `with`.
+
+    `kill` ends the server as a crash would and keeps the data: `start` then recovers it, on the same port.
+    """
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
+        found = find_mariadb()
+        if found is None:
+            raise ConfigError("mariadb is not installed", hint="apt-get install mariadb-server")
+        self._program = found
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._home: Path | None = None
+        self._password = secrets.token_urlsafe(24)
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"MariaDBServer({f'port={self._port}' if self.running else 'stopped'})"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def version(self) -> str:
+        """As in "10.11.6"."""
+        shown = subprocess.check_output([self._program, "--no-defaults", "--version"], text=True)
+        return re.findall(r"\d+\.\d+\.\d+", shown)[0]
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def data(self) -> Path:
+        return self._own() / "data"
+
+    @property
+    def log(self) -> Path:
+        """What the server writes to its standard error."""
+        return self._own() / "server.log"
+
+    def url(self, database: str = "", user: str = USER, password: str | None = None) -> str:
+        """Where to connect. The password of the one account that has all rights is known here."""
+        secret = self._password if password is None and user == USER else password
+        login = quote(user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
+        return f"mariadb://{login}@127.0.0.1:{self._port}/{quote(database, safe='')}"
+
+    def start(self) -> Self:
+        """Create the data directory if there is none, and return when the server accepts connections."""
+        if self.running:
+            return self
+        try:
+            if self._home is None:
+                self._prepare()
+            for _ in range(PORT_ATTEMPTS):
+                self._port = self._port or _free_port()
+                if self._launch():
+                    return self
+                self._port = 0  # another process took it between our look and the server's bind
+            raise SourceError("no free port was found for mariadb")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Shut down and remove the data. Does nothing to a stopped server."""
+        self._end(signal.SIGTERM)
+        if self._guard is not None:
+            with suppress(BrokenPipeError):
+                self._guard.communicate(b"stopped\n")
+            self._guard = None
+        self._home = None
+        self._port = 0
+
+    def kill(self) -> None:
+        """End at once: the next `start` recovers."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(STOP_SECONDS)
+        self._process = None
+
+    def _own(self) -> Path:
+        if self._home is None:
+            raise ConfigError("the server has no directory before it is started", hint="call start() first")
+        return self._home
+
+    def _prepare(self) -> None:
+        """Make the server's own directory, then its data. The guard comes first so that nothing is left behind."""
+        self._home = home = Path(tempfile.mkdtemp(prefix="dblog-mariadb-"))
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", GUARD, "guard", home / "pid", home],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # out of reach of a Ctrl-C or a kill of the owner's process group
+        )
+        accounts = [
+            "SET sql_log_bin = 0",
+            f"CREATE OR REPLACE USER {USER}@'%' IDENTIFIED BY '{self._password}'",
+            f"GRANT ALL ON *.* TO {USER}@'%' WITH GRANT OPTION",
+        ]
+        script = home / "accounts.sql"
+        script.touch(0o600)
+        script.write_text(";\n".join(accounts) + ";\n")
+        install = shutil.which("mariadb-install-db") or "mariadb-install-db"
+        options = ["--skip-test-db", "--auth-root-authentication-method=socket", "--skip-name-resolve"]
+        command = [install, "--no-defaults", f"--datadir={home / 'data'}", *self._account(), *options]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", env=_environment())
+        if done.returncode:
+            raise SourceError(f"mariadb-install-db failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+
+    def _account(self) -> list[str]:
+        """The server does not start as root unless it is told to."""
+        return ["--user=root"] if os.geteuid() == 0 else []
+
+    def _launch(self) -> bool:
+        """Whether the server accepts connections; False if its port is taken."""
+        home = self._own()
+        fixed = {
+            "datadir": self.data,
+            "port": self._port,
+            "bind_address": "127.0.0.1",
+            "socket": home / "socket",
+            "pid_file": home / "pid",
+            "init_file": home / "accounts.sql",
+            "tmpdir": home,
+        }
+        options = [f"--{name}={value}" for name, value in {**self._settings, **fixed}.items()]
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, "--no-defaults", "--skip-name-resolve", *options, *self._account()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            said = self.log.read_bytes()[begin:].decode(errors="replace")
+            if "ready for connections" in said:
+                return True
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                if "Bind on TCP/IP port" in said:
+                    return False
+                raise SourceError(f"mariadb did not start:\n{said[-2000:].strip()}")
+            time.sleep(0.01)
+
+
+def _environment() -> dict[str, str]:
+    """Messages in English because some are looked at."""
+    return {"PATH": f"{os.defpath}:/usr/sbin", "LC_ALL": "C"}

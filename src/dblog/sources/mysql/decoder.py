@@ -1,0 +1,400 @@
+"""The log: events to runs of typed change batches.
+
+What has arrived is decoded as a whole. Transactions, ordinals and tables are arrays over the events; the row events of
+a table are decoded together (`rows`). Only table maps that were not seen before, statements and watermarks, which are
+rare, are looked at one at a time.
+
+A transaction begins with a GTID event, whose position is the `_lsn` of its changes: it is the one position that is
+known when a large transaction is decoded in parts. It ends with an XID, a COMMIT or, if it is a single statement, with
+that. What outlives a call is the table maps and the transaction in progress: nothing depends on where calls are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dblog.core.event import Op
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import DecodeError
+from dblog.sources import columns
+from dblog.sources.base import Commits, Run
+from dblog.sources.columns import Cells, Ints, Mask
+from dblog.sources.mysql.binlog import EventReader
+from dblog.sources.mysql.events import BEGINS, ROWS, ROWS_COMPRESSED, Events, Type
+from dblog.sources.mysql.packets import Packets
+from dblog.sources.mysql.rows import Changes, Layout, find_changes, table_batch, truncation
+from dblog.sources.mysql.statements import Effect, Statement, read_statement
+from dblog.sources.mysql.tablemap import TableMap
+
+_BEGIN = np.zeros(256, np.bool_)
+_BEGIN[list(BEGINS)] = True
+_ROWS = np.zeros(256, np.bool_)
+_ROWS[[*ROWS, *ROWS_COMPRESSED]] = True
+
+_STANDALONE = 1
+"""The flag of MariaDB's GTID event for a transaction that is a single statement."""
+_TIMED = 49
+"""Bytes of MySQL's GTID event up to and including the time of the commit."""
+_TABLE_ID = (1 << 48) - 1
+MOST_MAPS = 10_000
+
+
+class Tables(Protocol):
+    """Which tables are captured, and how they look."""
+
+    def captured(self, table: TableName) -> bool: ...
+
+    def schema(self, mapped: TableMap) -> TableSchema:
+        """Of a captured table or the watermarks, as the log describes it; may leave out columns."""
+        ...
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        """Of a captured table that the log has not yet described; None when there is no such table."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Transaction:
+    """A transaction in progress between two calls."""
+
+    lsn: int = 0
+    committed_at: int = 0
+    xid: int = 0
+    changes: int = 0
+    several: bool = False
+    """It is not a single statement."""
+    token: str | None = None
+    maps: dict[int, _Target] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Target:
+    """Where the rows of a table map go: to a table, to the watermarks, or nowhere."""
+
+    table: TableName
+    layout: Layout | None
+    watermark: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Feed:
+    """Events and their transactions. Transaction 0 is the one already in progress."""
+
+    events: Events
+    commits: Ints
+    """The events that end a transaction."""
+    transaction: Ints
+    """The number of each event's transaction."""
+    first: Ints
+    """The first event of each transaction."""
+    lsn: Ints
+    committed_at: Ints
+    xid: Ints
+    open: bool
+    several: bool
+    """Of the last transaction."""
+    truncated: list[tuple[int, TableName]]
+    tokens: dict[int, str] = field(default_factory=dict)
+
+
+class Decoder:
+    """Turns packets, in any portions, into runs, from the event at `begin` on.
+
+    `watermark` names the table whose column `token` carries the watermarks. `before` adds the old rows.
+    """
+
+    def __init__(self, tables: Tables, begin: int, *, watermark: TableName, before: bool = False) -> None:
+        self._tables = tables
+        self._watermark = watermark
+        self._before = before
+        self._reader = EventReader(begin)
+        self._targets: dict[bytes, _Target] = {}
+        self._same: dict[tuple[TableName, Layout | None], _Target] = {}
+        self._schemas: dict[TableName, TableSchema] = {}
+        self._open: _Transaction | None = None
+
+    @property
+    def position(self) -> int:
+        """Of what comes next."""
+        return self._reader.position
+
+    @property
+    def inside(self) -> bool:
+        """A transaction has begun and not ended."""
+        return self._open is not None
+
+    def feed(self, packets: Packets) -> list[Run]:
+        """The runs of the next packets. The last has no position when they end inside a transaction."""
+        runs: list[Run] = []
+        begun = self._open is not None
+        for events in self._reader.read(packets):
+            if events.fresh and self._open is not None:
+                if begun:
+                    raise DecodeError(
+                        "the log has a large transaction that does not end: the server failed while it wrote it",
+                        hint="start with a new checkpoint and a new dump",
+                    )
+                runs.pop()
+                self._open = None
+            runs += self._runs(self._read(events))
+            begun = begun and self._open is not None
+        return runs
+
+    def _read(self, events: Events) -> _Feed:
+        """Find the transactions."""
+        raw, kind = events.raw, events.kind
+        begin = _BEGIN[kind]
+        carried = self._open or _Transaction()
+        transaction = np.cumsum(begin)
+        opened = np.flatnonzero(begin)
+        first = np.append(0, opened)
+        query = kind == Type.query
+        tail = raw.le64(events.end - 8)
+        several_from = query & (tail >> np.uint64(16) == int.from_bytes(b"\0BEGIN", "little"))
+        commit = (kind == Type.xid) | query & (tail >> np.uint64(8) == int.from_bytes(b"\0COMMIT", "little"))
+        begun = np.cumsum(several_from)
+        marked = raw.data[events.start[opened] + 12] & _STANDALONE == 0
+        several = np.append(carried.several, (kind[opened] == Type.mariadb_gtid) & marked)
+
+        def is_several(number: int) -> bool:
+            """Whether the transaction of an event has, up to that event, turned out to be more than a statement."""
+            mine = int(transaction[number])
+            return bool(several[mine] or begun[number] - (begun[first[mine]] if mine else 0))
+
+        truncated = []
+        for number in np.flatnonzero(query & ~several_from & ~commit).tolist():
+            statement = _statement(events.body(number))
+            if statement.table is not None:
+                truncated.append((number, statement.table))
+            commit[number] = statement.effect is not Effect.none and not is_several(number)
+        self._check(events, begin, commit)
+        commits = np.flatnonzero(commit)
+        last = len(kind) - 1
+        feed = _Feed(
+            events,
+            commits,
+            transaction,
+            first,
+            lsn=np.append(carried.lsn, events.position[opened]),
+            committed_at=np.append(carried.committed_at, _committed_at(events, opened)),
+            xid=np.append(carried.xid, _xids(events, opened)),
+            open=bool(np.count_nonzero(begin) + (self._open is not None) - len(commits)),
+            several=is_several(last),
+            truncated=truncated,
+        )
+        if carried.token is not None:
+            feed.tokens[0] = carried.token
+        return feed
+
+    def _check(self, events: Events, begin: Mask, commit: Mask) -> None:
+        both = begin | commit
+        marks = begin[both]
+        if marks.size and (marks[0] != (self._open is None) or np.any(marks[1:] == marks[:-1])):
+            raise DecodeError("begins and commits do not alternate in the log")
+        depth = np.cumsum(begin) - np.cumsum(commit) + (self._open is not None)
+        if np.any(_ROWS[events.kind] & (depth == 0)):
+            raise DecodeError("the log has a change outside a transaction")
+
+    def _runs(self, feed: _Feed) -> list[Run]:
+        events = feed.events
+        counts = np.zeros(len(events), np.int64)
+        counted = np.zeros(len(events), np.int64)
+        found: list[tuple[_Target, Ints, Changes]] = []
+        maps, groups = self._grouped(feed)
+        for target, numbers in groups:
+            if target.layout is not None:
+                changes = find_changes(
+                    target.layout, events.raw, events.start[numbers], events.end[numbers], events.kind[numbers]
+                )
+                counts[numbers] = changes.counts
+                counted[numbers] = 0 if target.watermark else changes.counts
+                found.append((target, numbers, changes))
+        emptied = [(number, schema) for number, table in feed.truncated if (schema := self._schema(table)) is not None]
+        for number, _ in emptied:
+            counts[number] = counted[number] = 1
+        before = np.append(0, np.cumsum(counts))
+        base = before[feed.first]
+        base[0] = -self._open.changes if self._open else 0
+
+        def told(numbers: Any) -> tuple[Any, Any, Any, Any]:
+            """What `table_batch` asks of events."""
+            mine = feed.transaction[numbers]
+            return feed.lsn[mine], before[numbers] - base[mine], feed.xid[mine], feed.committed_at[mine]
+
+        batches: list[tuple[TableSchema, pa.RecordBatch, Ints]] = []
+        for target, numbers, changes in found:
+            assert target.layout is not None
+            batch, event = table_batch(changes, *told(numbers), before=self._before and not target.watermark)
+            if target.watermark:
+                feed.tokens.update(_tokens(batch, feed.transaction[numbers[event]]))
+            else:
+                batches.append((target.layout.schema, batch, numbers[event]))
+        for number, schema in emptied:
+            gone = truncation(schema, *map(int, told(number)), before=self._before)
+            batches.append((schema, gone, np.array([number])))
+        runs = list(_cut(feed, batches, np.append(0, np.cumsum(counted))))
+        self._carry(feed, int(before[-1] - base[-1]), maps)
+        return runs
+
+    def _schema(self, table: TableName) -> TableSchema | None:
+        if not self._tables.captured(table):
+            return None
+        return self._schemas.get(table) or self._tables.latest(table)
+
+    def _grouped(self, feed: _Feed) -> tuple[dict[int, _Target], list[tuple[_Target, Ints]]]:
+        """The table maps of the last transaction; and each target with its row events, in order."""
+        events = feed.events
+        mapped, rows = np.flatnonzero(events.kind == Type.table_map), np.flatnonzero(_ROWS[events.kind])
+        targets, place = self._described(events, mapped)
+        carried = self._open.maps if self._open else {}
+        of_map = (events.raw.le64(events.start[mapped]) & np.uint64(_TABLE_ID)).astype(np.int64)
+        of_row = (events.raw.le64(events.start[rows]) & np.uint64(_TABLE_ID)).astype(np.int64)
+        # Sorted by table and then by order in the log, the map of a row event is the last map before it.
+        number, table = np.append(mapped, rows), np.append(of_map, of_row)
+        order = np.lexsort((number, table))
+        is_map = order < len(mapped)
+        latest = np.maximum.accumulate(np.where(is_map, np.arange(len(order)), -1))
+        source = np.full(len(number), -1)
+        source[order] = np.where(latest >= 0, order[latest], -1)
+        source = source[len(mapped) :]
+        # A map holds for its table until the end of its transaction.
+        lost = source < 0
+        lost |= (of_map[source] != of_row) if len(mapped) else True
+        lost |= (feed.transaction[mapped[source]] != feed.transaction[rows]) if len(mapped) else True
+        where = place[source] if len(mapped) else np.zeros(len(rows), np.int64)
+        for table_id in np.unique(of_row[lost]).tolist():
+            mine = lost & (of_row == table_id)
+            if table_id not in carried or np.any(feed.transaction[rows[mine]]):
+                raise DecodeError(f"the log has rows of table {table_id}, which it has not described")
+            where[mine] = len(targets)
+            targets.append(carried[table_id])
+        last = feed.transaction[mapped] == len(feed.first) - 1
+        maps = dict(carried) if len(feed.first) == 1 else {}
+        maps |= {int(of_map[n]): targets[place[n]] for n in np.flatnonzero(last).tolist()} if feed.open else {}
+        return maps, list(_split(rows, where, targets))
+
+    def _described(self, events: Events, mapped: Ints) -> tuple[list[_Target], Ints]:
+        """The targets of table maps, each different one once, and for each map its place among them."""
+        start = events.start[mapped]
+        coded = columns.binary(Cells(events.raw, start, events.end[mapped] - start)).dictionary_encode()
+        if len(self._targets) > MOST_MAPS:
+            self._targets.clear()
+            self._same.clear()
+        targets = []
+        for body in coded.dictionary.to_pylist():
+            if body not in self._targets:
+                # A table that is opened again has a new id: to its rows that makes no difference.
+                target = self._target(body)
+                self._targets[body] = self._same.setdefault((target.table, target.layout), target)
+            targets.append(self._targets[body])
+        return targets, coded.indices.to_numpy().astype(np.int64)
+
+    def _target(self, body: bytes) -> _Target:
+        table = _table_name(body)
+        watermark = table == self._watermark
+        if not watermark and not self._tables.captured(table):
+            return _Target(table, None)
+        mapped = TableMap.parse(body)
+        schema = self._tables.schema(mapped)
+        if not watermark:
+            self._schemas[table] = schema
+        return _Target(table, Layout.of(mapped, schema), watermark)
+
+    def _carry(self, feed: _Feed, changes: int, maps: dict[int, _Target]) -> None:
+        self._open = None
+        if feed.open:
+            last = len(feed.first) - 1
+            lsn, committed_at, xid = (int(values[last]) for values in (feed.lsn, feed.committed_at, feed.xid))
+            self._open = _Transaction(lsn, committed_at, xid, changes, feed.several, feed.tokens.get(last), maps)
+
+
+def _statement(body: bytes) -> Statement:
+    """The statement of a QUERY event: session, duration, length of the schema's name, error, length of the status."""
+    schema = body[8]
+    at = 13 + int.from_bytes(body[11:13], "little")
+    name, text = body[at : at + schema], body[at + schema + 1 :]
+    return read_statement(text.decode(errors="replace"), name.decode(errors="replace"))
+
+
+def _table_name(body: bytes) -> TableName:
+    size = body[8]
+    name = body[11 + size : 11 + size + body[10 + size]]
+    return TableName(body[9 : 9 + size].decode(), name.decode())
+
+
+def _xids(events: Events, begins: Ints) -> Ints:
+    """The numbers of transactions: of MariaDB's in their domain, of MySQL's at their origin; 0 for those without."""
+    kind, start = events.kind[begins], events.start[begins]
+    at = start + np.where(kind == Type.mariadb_gtid, 0, 17)
+    return np.where(kind == Type.gtid_tagged, 0, events.raw.le64(at).view(np.int64))
+
+
+def _committed_at(events: Events, begins: Ints) -> Ints:
+    """When transactions committed: MariaDB says the second, MySQL the microsecond."""
+    kind, start = events.kind[begins], events.start[begins]
+    timed = ((kind == Type.gtid) | (kind == Type.anonymous)) & (events.end[begins] - start >= _TIMED)
+    micros = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64) & ((1 << 55) - 1)
+    return np.where(timed, micros, events.when[begins] * 1_000_000)
+
+
+def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str]]:
+    """The `token` of watermarks' new rows, by number of transaction."""
+    if "token" not in batch.schema.names:
+        raise DecodeError("the watermark table has no column 'token'")
+    for number, op, token in zip(
+        transaction.tolist(), batch.column("_op").to_pylist(), batch.column("token").to_pylist(), strict=True
+    ):
+        if op != Op.delete and token is not None:
+            yield number, token if isinstance(token, str) else token.decode()
+
+
+def _split(rows: Ints, where: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Ints]]:
+    """Each target's row events."""
+    unique: dict[int, int] = {}
+    places = np.array([unique.setdefault(id(t), n) for n, t in enumerate(targets)], np.int64)
+    where = places[where]
+    order = np.argsort(where, kind="stable")
+    last = np.cumsum(np.bincount(where, minlength=len(targets)))
+    for target, begin, end in zip(targets, np.append(0, last), last, strict=False):
+        if end > begin:
+            yield target, rows[order[begin:end]]
+
+
+def _cut(feed: _Feed, batches: list[tuple[TableSchema, pa.RecordBatch, Ints]], rows: Ints) -> Iterator[Run]:
+    """The runs. One ends with every watermark's transaction and with the last commit; an open transaction is a run of
+    its own. `rows` counts the rows in front of each event."""
+    size = np.append(0, np.cumsum(feed.events.size))
+    number = feed.transaction[feed.commits]
+    marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
+    stops = sorted({*marked.tolist(), *range(len(feed.commits))[-1:]})
+    first = begin = 0
+    cuts: list[tuple[int, Run]] = []
+    for last in stops:
+        mine = slice(first, last + 1)
+        ends = feed.commits[mine] + 1
+        commits = Commits(
+            feed.events.after[feed.commits[mine]],
+            feed.xid[number[mine]],
+            rows[ends] - rows[begin],
+            size[ends] - size[begin],
+        )
+        nbytes = int(size[ends[-1]] - size[begin])
+        committed_at = int(feed.committed_at[number[last]])
+        cuts.append((int(ends[-1]), Run((), commits, feed.tokens.get(int(number[last])), nbytes, committed_at)))
+        first, begin = last + 1, int(ends[-1])
+    if feed.open:
+        cuts.append((len(feed.events), Run(nbytes=int(size[-1] - size[begin]))))
+    begin = 0
+    for end, run in cuts:
+        changes = []
+        for schema, batch, event in batches:
+            low, high = np.searchsorted(event, [begin, end])
+            if high > low:
+                changes.append((int(event[low]), schema, batch[int(low) : int(high)]))
+        yield replace(run, changes=tuple(change[1:] for change in sorted(changes, key=lambda change: change[0])))
+        begin = end
