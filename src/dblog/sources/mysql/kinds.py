@@ -162,8 +162,8 @@ _BLOBS = ("tiny", "", "medium", "long")
 def spelled(kind: MyType, flavor: Flavor, bytes_per_character: int, labels: tuple[str, ...]) -> str:
     """The type in SQL: `information_schema.columns.column_type` as far as the log can tell.
 
-    It cannot tell the display width of numbers (`int(11)` is `int`, so BOOLEAN is `tinyint`, `float(7,4)` is `float` and
-    `year(4)` is `year`), ZEROFILL, and on MariaDB JSON (`longtext`).
+    It cannot tell the display width of numbers (`int(11)` is `int`, so BOOLEAN is `tinyint`, `float(7,4)` is `float`
+    and `year(4)` is `year`), ZEROFILL, and on MariaDB JSON (`longtext`).
     """
     if kind.special:
         return kind.special

@@ -1,7 +1,7 @@
 """Rows of a prepared statement (binary protocol) to Arrow: what a dump reads.
 
-A row is a packet: a zero, a bitmap of nulls that begins at its third bit, then the values, each of a fixed width or with
-its length in front of it.
+A row is a packet: a zero, a bitmap of nulls that begins at its third bit, then the values, each of a fixed width or
+with its length in front of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Row events of one table to a change batch.
 
-A row event is the number of the table's columns, a bitmap of those that are there (two for an update: the row before and
-the row after), then row images until the event ends. An image is a bitmap of nulls and the values, each of a fixed width
-or with its length in front of it; how many images there are is not said.
+A row event is the number of the table's columns, a bitmap of those that are there (two for an update: the row before
+and the row after), then row images until the event ends. An image is a bitmap of nulls and the values, each of a fixed
+width or with its length in front of it; how many images there are is not said.
 
 So the images are found first (`find_changes`): one step gives the next image of every event at once, and the last few
 events, the long ones, are walked one by one. That also gives the number of changes of every event, which the ordinals
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -125,7 +125,7 @@ def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) 
     op = _OP[kind]
     if np.any(op == _NONE):
         raise DecodeError(f"an event of type {kind[np.argmin(op)]} is no row event of table {layout.schema.table}")
-    first = _first_images(layout, raw, start, end, op, _EXTRA[kind])
+    layout, first = _heads(layout, raw, start, end, op, _EXTRA[kind])
     found, events = _images(layout, raw, first, end)
     order = np.argsort(found, kind="stable") if np.any(np.diff(found) < 0) else slice(None)
     found, events = found[order], events[order]
@@ -149,8 +149,10 @@ def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) 
     )
 
 
-def _first_images(layout: Layout, raw: Raw, start: Ints, end: Ints, op: npt.NDArray[np.int8], extra: Mask) -> Ints:
-    """Where the first image of each event begins."""
+def _heads(
+    layout: Layout, raw: Raw, start: Ints, end: Ints, op: npt.NDArray[np.int8], extra: Mask
+) -> tuple[Layout, Ints]:
+    """The layout of the columns that are there, and where the first image of each event begins."""
     table, width = layout.schema.table, len(layout.widths)
     at = start + 8
     at = at + np.where(extra, raw.le32(at) & np.uint32(0xFFFF), 0)
@@ -159,21 +161,37 @@ def _first_images(layout: Layout, raw: Raw, start: Ints, end: Ints, op: npt.NDAr
     if np.any(count != width):
         raise DecodeError(f"a row of table {table} in the log does not have {width} columns")
     at = at + np.where(head & 0xFF == 252, 3, 1)
-    maps = np.where(op == Op.update, 2, 1)
-    for side in range(int(maps.max(initial=1))):
-        mine = at[maps > side] + side * layout.bitmap
-        for column in layout.kept:
-            byte = raw.data[np.minimum(mine + (column >> 3), raw.tail)]
-            if np.any(byte >> (column & 7) & 1 == 0):
-                name = layout.schema.names[layout.kept.index(column)]
-                raise DecodeError(
-                    f"a change of table {table} in the log lacks column {name!r}",
-                    hint="set global binlog_row_image = FULL; sessions that are open keep the old setting",
-                )
-    at = at + maps * layout.bitmap
-    if np.any(at > end):
+    pair = op == Op.update
+    first = at + (1 + pair) * layout.bitmap
+    if np.any(first > end):
         raise DecodeError(f"a row event of table {table} in the log ends within its head")
-    return at
+    maps = np.concatenate([at, at[pair] + layout.bitmap])
+    present = raw.data[maps[:, None] + np.arange(layout.bitmap)]
+    if not len(maps):
+        return layout, first
+    missing = ~np.unpackbits(np.bitwise_and.reduce(present), bitorder="little")[:width].astype(np.bool_)
+    for place, column in enumerate(layout.kept):
+        if missing[column]:
+            raise DecodeError(
+                f"a change of table {table} in the log lacks column {layout.schema.names[place]!r}",
+                hint="set global binlog_row_image = FULL; sessions that are open keep the old setting",
+            )
+    if not missing.any():
+        return layout, first
+    if np.any(present != present[0]):
+        raise DecodeError(f"changes of table {table} in the log differ in the columns that they have")
+    return _only(layout, tuple(np.flatnonzero(~missing).tolist())), first
+
+
+@lru_cache(maxsize=1000)
+def _only(layout: Layout, present: tuple[int, ...]) -> Layout:
+    """The layout of images that have only some of the columns."""
+    return Layout(
+        layout.schema,
+        tuple(layout.widths[column] for column in present),
+        tuple(layout.nullable[column] for column in present),
+        tuple(present.index(column) for column in layout.kept),
+    )
 
 
 def _images(layout: Layout, raw: Raw, at: Ints, end: Ints) -> tuple[Ints, Ints]:

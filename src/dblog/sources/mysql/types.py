@@ -165,7 +165,5 @@ def decode(schema: TableSchema, cells: Sequence[Cells], *, log: bool) -> list[pa
             raise DecodeError(f"table {schema.table}: {error.message}", hint=error.hint) from None
         except pa.ArrowInvalid as error:
             message = f"table {schema.table}: column {column.name!r} ({column.type}) cannot be read: {error}"
-            raise DecodeError(
-                message, hint="a value is not text in its character set, or does not fit its type"
-            ) from error
+            raise DecodeError(message, hint="a value is not in its character set, or does not fit its type") from error
     return arrays

@@ -6,11 +6,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 
 from dblog.sources.mysql.kinds import Code
 
 UTF8MB4 = 45
+WIDE = Context(prec=80)
 WRITE, UPDATE, DELETE = 30, 31, 32
 
 
@@ -133,7 +134,7 @@ def short(value: bytes, prefix: int = 1) -> bytes:
 
 def decimal(value: Decimal, digits: int, scale: int) -> bytes:
     """NEWDECIMAL, digit by digit."""
-    shown = str(abs(int(value.scaleb(scale)))).rjust(digits, "0")
+    shown = str(abs(int(value.scaleb(scale, WIDE)))).rjust(digits, "0")
     before, after = shown[: digits - scale], shown[digits - scale :]
     left = len(before) % 9
     parts = ([before[:left]] if left else []) + [before[n : n + 9] for n in range(left, len(before), 9)]

@@ -145,7 +145,7 @@ def test_only_mariadb_has_uuids_and_only_the_catalog_knows() -> None:
     mapped = TableMap.parse(table_map([char("u", 16, BINARY), char("v", 16, BINARY), char("w", 15, BINARY)]))
     told = dict.fromkeys("uw", "uuid")
     assert [c.type for c in table_schema(mapped, MARIADB, catalog=told).columns] == ["uuid", "binary(16)", "binary(15)"]
-    assert [c.type for c in table_schema(mapped, MYSQL, catalog=told).columns][0] == "binary(16)"
+    assert table_schema(mapped, MYSQL, catalog=told).columns[0].type == "binary(16)"
     assert table_schema(mapped, MARIADB).columns[0].type == "binary(16)"
 
 
