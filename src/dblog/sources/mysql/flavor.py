@@ -1,0 +1,25 @@
+"""MySQL and MariaDB: where two families of servers differ, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """One of the two families."""
+
+    name: str
+    collection: str
+    """How `information_schema` spells the type of a geometry that is a collection."""
+    fixed_binary: frozenset[str]
+    """Types that the log shows as BINARY(n); only the catalog tells them from it."""
+
+
+MYSQL = Flavor("MySQL", "geomcollection", frozenset())
+MARIADB = Flavor("MariaDB", "geometrycollection", frozenset({"uuid", "inet4", "inet6"}))
+
+
+def flavor_of(version: str) -> Flavor:
+    """By the server's `version()`: MariaDB says its name in it, MySQL does not."""
+    return MARIADB if "mariadb" in version.lower() else MYSQL

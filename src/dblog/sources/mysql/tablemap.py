@@ -1,0 +1,223 @@
+"""TABLE_MAP events: what a table looked like when the row events that follow were written.
+
+The types and their parameters are always there. Names, character sets, labels, signs and the primary key are optional
+metadata, a list of (type, length, value), written when `binlog_row_metadata` is FULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from dblog.core.schema import TableName
+from dblog.errors import DecodeError, PreconditionFailed
+from dblog.sources.mysql.kinds import BINARY, SIGNED, Code, MyType
+
+
+class Field(IntEnum):
+    """The optional metadata."""
+
+    signedness = 1
+    default_charset = 2
+    column_charset = 3
+    column_name = 4
+    set_labels = 5
+    enum_labels = 6
+    geometry = 7
+    simple_key = 8
+    key_with_prefix = 9
+    label_default_charset = 10
+    label_charset = 11
+    visibility = 12
+    vector = 13
+
+
+@dataclass(frozen=True)
+class MappedColumn:
+    name: str
+    type: MyType
+    nullable: bool
+    visible: bool = True
+
+
+@dataclass(frozen=True)
+class TableMap:
+    """A table's columns and primary key."""
+
+    id: int
+    table: TableName
+    columns: tuple[MappedColumn, ...]
+    key: tuple[str, ...]
+    """Empty when there is none. A column of which the key takes only a prefix counts whole."""
+
+    @classmethod
+    def parse(cls, body: bytes) -> TableMap:
+        """From an event without its header and checksum. Raises PreconditionFailed without full metadata."""
+        try:
+            return _parse(body)
+        except (IndexError, KeyError, ValueError) as error:
+            raise DecodeError(f"a table map in the log cannot be read: {error}") from error
+
+
+class _Bytes:
+    """Reads from the front of some bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, count: int) -> bytes:
+        end = self._at + count
+        if end > len(self._data):
+            raise IndexError(f"it ends {end - len(self._data)} bytes too early")
+        taken, self._at = self._data[self._at : end], end
+        return taken
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "little")
+
+    def packed(self) -> int:
+        """A length-encoded integer."""
+        first = self.number(1)
+        return first if first < 251 else self.number({252: 2, 253: 3, 254: 8}[first])
+
+    def string(self) -> bytes:
+        return self.take(self.packed())
+
+
+def _parse(body: bytes) -> TableMap:
+    read = _Bytes(body)
+    number = read.number(6)
+    read.take(2)
+    schema = read.take(read.number(1)).decode()
+    read.take(1)
+    table = TableName(schema, read.take(read.number(1)).decode())
+    read.take(1)
+    codes = read.take(read.packed())
+    parameters = _Bytes(read.string())
+    nullable = _bits_low_first(read.take((len(codes) + 7) // 8), len(codes))
+    extra = {}
+    while read:
+        field = read.number(1)
+        extra[field] = read.string()
+    if Field.column_name not in extra:
+        raise PreconditionFailed(
+            f"the log does not describe the columns of table {table}",
+            hint="set global binlog_row_metadata = FULL; what was written before cannot be read",
+        )
+    types = _described([_type(code, parameters, table) for code in codes], extra)
+    names = [name.decode() for name in _strings(extra[Field.column_name])]
+    visible = _bits(extra[Field.visibility], len(codes)) if Field.visibility in extra else [True] * len(codes)
+    columns = tuple(map(MappedColumn, names, types, nullable, visible))
+    if len(names) != len(codes):
+        raise DecodeError(f"the log names {len(names)} columns of table {table}, which has {len(codes)}")
+    return TableMap(number, table, columns, tuple(names[place] for place in _key(extra)))
+
+
+def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
+    """One column's type with its parameters, whose number depends on it."""
+    match code:
+        case Code.varchar:
+            return MyType(code, parameters.number(2))
+        case Code.string:
+            real, size = parameters.take(2)
+            if real in (Code.enum, Code.set):
+                return MyType(real, size)
+            # Two more bits of the size, upside down, in a number that always has them set.
+            return MyType(code, size | ((real & 0x30) ^ 0x30) << 4)
+        case Code.decimal:
+            return MyType(code, *parameters.take(2))
+        case Code.bit:
+            bits, whole = parameters.take(2)
+            return MyType(code, 8 * whole + bits)
+        case Code.float | Code.double:
+            parameters.take(1)
+            return MyType(code)
+        case Code.timestamp | Code.datetime | Code.time | Code.blob | Code.json | Code.geometry | Code.vector:
+            return MyType(code, parameters.number(1))
+        case _ if code in set(Code) - {Code.enum, Code.set}:
+            return MyType(code)
+    hints = {
+        7: "the column has the format of MySQL 5.5: alter table ... force",
+        11: "the column has the format of MySQL 5.5: alter table ... force",
+        12: "the column has the format of MySQL 5.5: alter table ... force",
+        140: "compressed columns are not supported: alter table ... modify it without COMPRESSED",
+        141: "compressed columns are not supported: alter table ... modify it without COMPRESSED",
+    }
+    raise DecodeError(f"table {table} has a column of type {code}, which is not known", hint=hints.get(code))
+
+
+def _described(types: list[MyType], extra: dict[int, bytes]) -> list[MyType]:
+    """The types with what the optional metadata says of them, each field of the columns it is about."""
+    numbers = [n for n, kind in enumerate(types) if kind.code in SIGNED]
+    for n, unsigned in zip(numbers, _bits(extra.get(Field.signedness, b""), len(numbers)), strict=True):
+        types[n] = replace(types[n], unsigned=unsigned)
+    texts = [n for n, kind in enumerate(types) if kind.code in (Code.varchar, Code.string, Code.blob)]
+    labelled = [n for n, kind in enumerate(types) if kind.code in (Code.enum, Code.set)]
+    for places, default, each in (
+        (texts, Field.default_charset, Field.column_charset),
+        (labelled, Field.label_default_charset, Field.label_charset),
+    ):
+        for n, collation in zip(places, _collations(extra, default, each, len(places)), strict=True):
+            types[n] = replace(types[n], collation=collation)
+    for code, field in ((Code.enum, Field.enum_labels), (Code.set, Field.set_labels)):
+        places = [n for n in labelled if types[n].code == code]
+        for n, labels in zip(places, _labels(extra.get(field, b"")), strict=True):
+            types[n] = replace(types[n], labels=labels)
+    shapes = [n for n, kind in enumerate(types) if kind.code == Code.geometry]
+    for n, shape in zip(shapes, _packed(extra.get(Field.geometry, b"")), strict=True):
+        types[n] = replace(types[n], geometry=shape)
+    vectors = [n for n, kind in enumerate(types) if kind.code == Code.vector]
+    for n, dimensions in zip(vectors, _packed(extra.get(Field.vector, b"")), strict=True):
+        types[n] = replace(types[n], dimensions=dimensions)
+    return types
+
+
+def _collations(extra: dict[int, bytes], default: Field, each: Field, count: int) -> list[int]:
+    """One for each column; or one for all, and pairs of a column's place and its own."""
+    if each in extra:
+        return list(_packed(extra[each]))
+    usual, *others = _packed(extra[default]) if default in extra else [BINARY]
+    found = [usual] * count
+    for place, collation in zip(others[::2], others[1::2], strict=True):
+        found[place] = collation
+    return found
+
+
+def _key(extra: dict[int, bytes]) -> Sequence[int]:
+    if Field.key_with_prefix in extra:
+        return list(_packed(extra[Field.key_with_prefix]))[::2]
+    return list(_packed(extra.get(Field.simple_key, b"")))
+
+
+def _packed(data: bytes) -> Iterator[int]:
+    read = _Bytes(data)
+    while read:
+        yield read.packed()
+
+
+def _strings(data: bytes) -> Iterator[bytes]:
+    read = _Bytes(data)
+    while read:
+        yield read.string()
+
+
+def _labels(data: bytes) -> Iterator[tuple[bytes, ...]]:
+    read = _Bytes(data)
+    while read:
+        yield tuple(read.string() for _ in range(read.packed()))
+
+
+def _bits(data: bytes, count: int) -> list[bool]:
+    """The first bit is the highest of the first byte."""
+    if len(data) != (count + 7) // 8:
+        raise IndexError(f"{len(data)} bytes for {count} bits")
+    return [bool(data[n // 8] & 0x80 >> n % 8) for n in range(count)]
+
+
+def _bits_low_first(data: bytes, count: int) -> list[bool]:
+    return [bool(data[n // 8] & 1 << n % 8) for n in range(count)]

@@ -1,0 +1,367 @@
+"""Every type on a real MariaDB: the value from the log is the value from a dump, and the one that the server prints."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pymysql
+import pymysql.connections
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dblog.core.event import UTC_MICROS, Op
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import DecodeError, PreconditionFailed
+from dblog.sources.columns import Raw
+from dblog.sources.mysql.charsets import CHARSETS, charset
+from dblog.sources.mysql.flavor import MARIADB
+from dblog.sources.mysql.kinds import MyColumn, TypeOptions
+from dblog.sources.mysql.results import decode_rows
+from dblog.sources.mysql.rows import Layout, find_changes, table_batch
+from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.mysql.types import table_schema
+
+pytestmark = pytest.mark.server
+
+TABLE_MAP, ROWS = 19, (23, 24, 25, 30, 31, 32)
+BINLOG_DUMP, PREPARE, EXECUTE = 0x12, 0x16, 0x17
+SETTINGS = {
+    "log-bin": "binlog",
+    "server-id": "1",
+    "binlog-format": "ROW",
+    "binlog-row-metadata": "FULL",
+    "innodb-buffer-pool-size": "32M",
+    "innodb-log-file-size": "16M",
+    "innodb-flush-log-at-trx-commit": "0",
+    "sync-binlog": "0",
+    "character-set-server": "utf8mb4",
+    "max-allowed-packet": "64M",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A server of this module's own."""
+    program = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin")
+    if program is None:
+        pytest.skip("mariadbd is not installed")
+    home = tmp_path_factory.mktemp("mariadb")
+    install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={home}/data", "--skip-test-db"]
+    subprocess.run([*install, "--auth-root-authentication-method=normal"], check=True, capture_output=True)
+    chosen = free_port()
+    place = [f"--datadir={home}/data", f"--socket={home}/s", f"--pid-file={home}/pid", f"--port={chosen}"]
+    options = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    with Path(home, "log").open("wb") as log:
+        server = subprocess.Popen(
+            [program, "--no-defaults", "--user=root", "--bind-address=127.0.0.1", *place, *options], stderr=log
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                pymysql.connect(host="127.0.0.1", port=chosen, user="root").close()
+                break
+            except pymysql.OperationalError:
+                assert server.poll() is None, Path(home, "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield chosen
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@dataclass
+class Server:
+    """A database of a test's own, read the way the project reads it."""
+
+    port: int
+    database: str
+    connection: pymysql.connections.Connection[Any]
+
+    def query(self, sql: str, *, plain: bool = False) -> list[tuple[Any, ...]]:
+        """`plain`: every value as the bytes or text that the server sent."""
+        with self.connection.cursor() as cursor:
+            before = self.connection.decoders
+            if plain:
+                self.connection.decoders = {}
+            cursor.execute(sql)
+            self.connection.decoders = before
+            return list(cursor.fetchall())
+
+    def place(self) -> tuple[str, int]:
+        return self.query("show master status")[0][:2]
+
+    def events(self, place: tuple[str, int]) -> list[tuple[int, bytes]]:
+        """The log from a place on: the events' types and bodies."""
+        reader = pymysql.connect(host="127.0.0.1", port=self.port, user="root")
+        with reader.cursor() as cursor:
+            cursor.execute("set @master_binlog_checksum = @@global.binlog_checksum, @mariadb_slave_capability = 4")
+        file, position = place
+        command(reader, BINLOG_DUMP, struct.pack("<IHI", position, 1, 4711) + file.encode())
+        found = []
+        while not (packet := bytes(reader._read_packet()._data)).startswith(b"\xfe"):
+            found.append((packet[5], packet[20:-4]))
+        reader.close()
+        return found
+
+    def catalog(self, table: str) -> dict[str, str]:
+        where = f"table_schema = '{self.database}' and table_name = '{table}'"
+        return dict(self.query(f"select column_name, column_type from information_schema.columns where {where}"))
+
+    def log(
+        self, place: tuple[str, int], table: str, options: TypeOptions | None = None, *, before: bool = False
+    ) -> tuple[TableSchema, pa.RecordBatch]:
+        """The changes of a table since a place in the log."""
+        maps: dict[bytes, tuple[TableMap, list[int], list[bytes]]] = {}
+        for kind, body in self.events(place):
+            if kind == TABLE_MAP and (mapped := TableMap.parse(body)).table == TableName(self.database, table):
+                maps.setdefault(body[:6], (mapped, [], []))
+            elif kind in ROWS and body[:6] in maps:
+                maps[body[:6]][1].append(kind)
+                maps[body[:6]][2].append(body)
+        [(mapped, kinds, bodies)] = maps.values()
+        schema = table_schema(mapped, MARIADB, options, self.catalog(table))
+        raw, start, size = Raw.join(bodies)
+        changes = find_changes(Layout.of(mapped, schema), raw, start, start + size, np.array(kinds, np.uint8))
+        number = np.arange(len(bodies), dtype=np.int64)
+        preceding = np.cumsum(changes.counts) - changes.counts
+        batch, _ = table_batch(changes, number, preceding, number, number, before=before)
+        batch.validate(full=True)
+        return schema, batch
+
+    def dump(self, schema: TableSchema) -> pa.RecordBatch:
+        """The table over the binary protocol."""
+        names = ", ".join(f"`{name}`" for name in schema.names)
+        sql = f"select {names} from `{schema.table.name}` order by {', '.join(schema.key)}"
+        command(self.connection, PREPARE, sql.encode())
+        statement, columns, _ = struct.unpack_from("<IHH", self.connection._read_packet()._data, 1)
+        for _ in range(columns + 1):
+            self.connection._read_packet()
+        command(self.connection, EXECUTE, struct.pack("<IBI", statement, 0, 1))
+        for _ in range(1 + columns + 1):
+            self.connection._read_packet()
+        rows = []
+        while not (packet := bytes(self.connection._read_packet()._data)).startswith(b"\xfe"):
+            rows.append(packet)
+        batch = decode_rows(rows, schema)
+        batch.validate(full=True)
+        return batch
+
+
+def command(connection: pymysql.connections.Connection[Any], code: int, body: bytes) -> None:
+    connection._write_bytes(struct.pack("<I", len(body) + 1)[:3] + bytes([0, code]) + body)
+    connection._next_seq_id = 1
+
+
+@pytest.fixture
+def server(port: int, request: pytest.FixtureRequest) -> Iterator[Server]:
+    connection = pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True, charset="utf8mb4")
+    made = Server(port, "types", connection)
+    made.query("set time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'")
+    made.query("create or replace database types")
+    made.query("use types")
+    yield made
+    connection.close()
+
+
+LONG = "x" * 5000 + "é漢😀"
+NUMBERS = ["0", "1", "-1"]
+ODD_TIMES = ["'00:00:00'", "'-00:00:01'", "'838:59:59'", "'-838:59:59'", "'23:59:59'", "'100:00:00'"]
+TYPES: list[tuple[str, pa.DataType, list[str]]] = [
+    ("tinyint", pa.int8(), [*NUMBERS, "127", "-128"]),
+    ("tinyint unsigned", pa.int16(), ["0", "255"]),
+    ("bool", pa.int8(), ["true", "false"]),
+    ("smallint", pa.int16(), [*NUMBERS, "32767", "-32768"]),
+    ("smallint unsigned", pa.int32(), ["0", "65535"]),
+    ("mediumint", pa.int32(), [*NUMBERS, "8388607", "-8388608"]),
+    ("mediumint unsigned", pa.int32(), ["0", "16777215"]),
+    ("int", pa.int32(), [*NUMBERS, "2147483647", "-2147483648"]),
+    ("int unsigned", pa.int64(), ["0", "4294967295"]),
+    ("int(5) zerofill", pa.int64(), ["7", "123456"]),
+    ("bigint", pa.int64(), [*NUMBERS, str(2**63 - 1), str(-(2**63))]),
+    ("bigint unsigned", pa.decimal128(20), ["0", str(2**63), str(2**64 - 1)]),
+    ("float", pa.float32(), ["0", "-1.5", "3.40282e38", "1e-38", "0.1"]),
+    ("float(7,3)", pa.float32(), ["1.2345", "-9999.999"]),
+    ("double", pa.float64(), ["0", "-1.5", "1.7976931348623157e308", "2.2250738585072014e-308", "0.1"]),
+    ("double unsigned", pa.float64(), ["12345.678"]),
+    ("decimal(1,0)", pa.decimal128(1), [*NUMBERS, "9", "-9"]),
+    ("decimal(5,5)", pa.decimal128(5, 5), ["0.00001", "-0.99999", "0"]),
+    ("decimal(9,2)", pa.decimal128(9, 2), ["-0.01", "1234567.89"]),
+    ("decimal(18,9)", pa.decimal128(18, 9), ["-999999999.999999999", "1"]),
+    ("decimal(20,4) unsigned", pa.decimal128(20, 4), ["0", "9999999999999999.9999"]),
+    ("decimal(38,10)", pa.decimal128(38, 10), ["-" + "9" * 28 + "." + "9" * 10, "0.0000000001", "0"]),
+    ("decimal(39,2)", pa.string(), ["-" + "9" * 37 + ".99", "0.5", "-0.05", "0", "12"]),
+    ("decimal(65,30)", pa.string(), ["9" * 35 + "." + "9" * 30, "-" + "9" * 35 + "." + "9" * 30, "0.1", "-0.1"]),
+    ("decimal(65,0)", pa.string(), ["9" * 65, "-1", "0"]),
+    ("bit(1)", pa.int64(), ["b'0'", "b'1'"]),
+    ("bit(9)", pa.int64(), ["b'0'", "b'111111111'", "b'100000000'"]),
+    ("bit(63)", pa.int64(), [str(2**63 - 1), "1"]),
+    ("bit(64)", pa.decimal128(20), [str(2**64 - 1), "0", str(2**63)]),
+    ("year", pa.int16(), ["1901", "2155", "0", "2024"]),
+    ("date", pa.date32(), ["'0000-00-00'", "'0001-01-01'", "'1000-01-01'", "'2024-02-29'", "'9999-12-31'", "'1969-12-31'"]),
+    ("time", pa.string(), ODD_TIMES),
+    ("time(1)", pa.string(), [*ODD_TIMES, "'-00:00:00.1'", "'-01:02:03.9'", "'838:59:58.9'"]),
+    ("time(3)", pa.string(), [*ODD_TIMES, "'-00:00:00.001'", "'-01:02:03.999'", "'12:00:00.05'"]),
+    ("time(6)", pa.string(), [*ODD_TIMES, "'-00:00:00.000001'", "'-838:59:58.999999'", "'00:00:00.999999'"]),
+    ("datetime", pa.timestamp("us"), ["'0000-00-00'", "'0001-01-01 00:00:00'", "'9999-12-31 23:59:59'", "'2024-02-29 12:34:56'"]),
+    ("datetime(2)", pa.timestamp("us"), ["'0000-00-00'", "'1969-12-31 23:59:59.99'", "'2024-01-01 00:00:00.01'"]),
+    ("datetime(4)", pa.timestamp("us"), ["'1969-12-31 23:59:59.9999'", "'2024-01-01 00:00:00.0001'"]),
+    ("datetime(5)", pa.timestamp("us"), ["'1969-12-31 23:59:59.99999'", "'2024-01-01 00:00:00.00001'"]),
+    ("datetime(6)", pa.timestamp("us"), ["'0000-00-00'", "'9999-12-31 23:59:59.999999'", "'2024-01-01 10:20:30.000001'"]),
+    ("timestamp null", UTC_MICROS, ["'0000-00-00'", "'1970-01-01 00:00:01'", "'2038-01-19 03:14:07'", "'2024-03-31 02:30:00'"]),
+    ("timestamp(3) null", UTC_MICROS, ["'0000-00-00'", "'1970-01-01 00:00:01.001'", "'2024-10-27 02:30:00.999'"]),
+    ("timestamp(6) null", UTC_MICROS, ["'1970-01-01 00:00:00.5'", "'2024-10-27 02:30:00.999999'"]),
+    ("char(5)", pa.string(), ["''", "'a'", "'ab  '", "'é漢😀xy'"]),
+    ("char(255)", pa.string(), ["'a'", "repeat('😀', 255)", "'  lead'"]),
+    ("char(5) character set latin1", pa.string(), ["'é€'", "''", "'abcde'"]),
+    ("char(5) character set ucs2", pa.string(), ["'é漢'", "'a '"]),
+    ("char(5) character set utf16", pa.string(), ["'é😀'", "'a '"]),
+    ("char(5) character set utf32", pa.string(), ["'é😀'", "'a '"]),
+    ("varchar(63)", pa.string(), ["''", "'a  '", "'é漢😀'", "'\\0nul'"]),
+    ("varchar(300)", pa.string(), ["''", "'a  '", "repeat('é漢', 150)"]),
+    ("varchar(80) character set latin1", pa.string(), ["'é€ß'", "'plain'", "''"]),
+    ("varchar(80) character set utf16le", pa.string(), ["'é😀'", "''"]),
+    ("varchar(80) character set sjis", pa.string(), ["'漢字ｱ'", "'a'"]),
+    ("varchar(80) character set gbk", pa.string(), ["'汉字'", "'a'"]),
+    ("varchar(80) collate utf8mb4_uca1400_ai_ci", pa.string(), ["'é漢😀'"]),
+    ("varchar(80) collate latin1_swedish_nopad_ci", pa.string(), ["'é '"]),
+    ("tinytext", pa.string(), ["''", "'é漢😀'"]),
+    ("text", pa.string(), ["''", f"'{LONG}'"]),
+    ("mediumtext", pa.string(), ["repeat('é', 70000)"]),
+    ("longtext character set koi8r", pa.string(), ["'Привет'"]),
+    ("json", pa.string(), ["""'{"b": 1,  "a": [true, null, 1.50]}'""", "'3'"]),
+    ("binary(4)", pa.binary(), ["''", "'a'", "x'00010000'", "x'ff000000'", "'    '", "'abcd'"]),
+    ("binary(255)", pa.binary(), ["''", "'a'", "repeat(x'ff', 255)"]),
+    ("varbinary(10)", pa.binary(), ["''", "x'00ff00'", "'a  '"]),
+    ("varbinary(1000)", pa.binary(), ["repeat(x'00', 1000)"]),
+    ("tinyblob", pa.binary(), ["''", "x'00ff'"]),
+    ("blob", pa.binary(), ["repeat(x'80', 60000)"]),
+    ("mediumblob", pa.binary(), ["repeat(x'80', 70000)"]),
+    ("longblob", pa.binary(), ["x'00'"]),
+    ("enum('a','é','it''s','c,d')", pa.string(), ["'a'", "'é'", "'it''s'", "4", "0"]),
+    ("enum('ä','b') character set latin1", pa.string(), ["'ä'", "'b'"]),
+    ("set('a','é','c')", pa.string(), ["''", "'a'", "'a,c'", "'c,é,a'"]),
+    ("set('ä','b') character set latin1", pa.string(), ["'ä,b'"]),
+    ("geometry", pa.binary(), ["st_geomfromtext('POINT(1 2)')", "st_geomfromtext('LINESTRING(0 0,1 1)')"]),
+    ("point", pa.binary(), ["point(1.5, -2)", "st_geomfromtext('POINT(3 4)', 4326)"]),
+    ("geometrycollection", pa.binary(), ["st_geomfromtext('GEOMETRYCOLLECTION(POINT(1 2),LINESTRING(0 0,1 1))')"]),
+    ("multipolygon", pa.binary(), ["st_geomfromtext('MULTIPOLYGON(((0 0,1 0,1 1,0 0)))')"]),
+    ("uuid", pa.string(), ["'123e4567-e89b-12d3-a456-426614174000'", "'018c2e65-473a-7f00-b5d4-ae2b3c4d5e6f'",
+                           "'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"]),
+    ("inet6", pa.string(), ["'::'", "'::1'", "'2001:db8::ff00:42:8329'", "'::ffff:1.2.3.4'", "'::1.2.3.4'", "'1::'"]),
+    ("inet4", pa.string(), ["'0.0.0.0'", "'127.0.0.1'", "'255.255.255.255'", "'10.0.0.0'"]),
+]  # fmt: skip
+
+
+def shown(value: Any, column: MyColumn) -> Any:
+    """An Arrow value the way the server prints it."""
+    digits = column.kind.size
+    if value is None or isinstance(value, str):
+        return value
+    if column.codec == "bit":
+        return int(value).to_bytes((digits + 7) // 8)
+    if column.codec == "year":
+        return f"{value:04}"
+    if isinstance(value, bytes):
+        return value
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def printed(values: pa.Array, column: MyColumn) -> list[Any]:
+    digits = column.kind.size
+    if pa.types.is_date(values.type):
+        made = values.cast(pa.int32()).to_pylist()
+        epoch = date(1970, 1, 1)
+        return [v and ("0000-00-00" if v == -(2**31) else str(epoch + timedelta(days=v))) for v in made]
+    if pa.types.is_timestamp(values.type):
+        fraction = f".{'0' * digits}" if digits else ""
+        texts = []
+        for v in values.cast(pa.int64()).to_pylist():
+            if v is None or v == -(2**63):
+                texts.append(None if v is None else "0000-00-00 00:00:00" + fraction)
+            else:
+                moment = datetime(1970, 1, 1) + timedelta(microseconds=v)
+                whole = moment.isoformat(" ", "microseconds")
+                texts.append(whole[: 20 + digits] if digits else whole[:19])
+        return texts
+    return [shown(value, column) for value in values.to_pylist()]
+
+
+def same_number(left: Any, right: Any, single: bool) -> bool:
+    """A FLOAT is printed with six digits."""
+    if left is None or right is None:
+        return left is right
+    return float(f"{left:.6g}") == float(right) if single else left == float(right)
+
+
+def bits(values: pa.Array) -> Any:
+    return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+
+
+@pytest.mark.parametrize(("sql", "arrow", "values"), TYPES, ids=[sql for sql, _, _ in TYPES])
+def test_a_value_is_the_same_from_log_and_dump_and_the_one_printed(
+    server: Server, sql: str, arrow: pa.DataType, values: Sequence[str]
+) -> None:
+    server.query(f"create table t (id int primary key, c {sql}, last int not null)")
+    place = server.place()
+    rows = ", ".join(f"({n}, {value}, {n})" for n, value in enumerate([*values, "null"]))
+    server.query(f"insert into t values {rows}")
+    schema, batch = server.log(place, "t")
+    column = schema.column("c")
+    assert isinstance(column, MyColumn)
+    assert column.arrow == arrow
+    logged = batch.column("c")
+    dumped = server.dump(schema).column("c")
+    assert logged.equals(dumped), (logged, dumped)
+    assert batch["last"].to_pylist() == list(range(len(values) + 1))
+
+    said = [value for (value,) in server.query("select c from t order by id", plain=True)]
+    assert len(said) == len(logged)
+    if column.codec == "geometry":
+        said = [v for (v,) in server.query("select st_aswkb(c) from t order by id", plain=True)]
+        systems = [v for (v,) in server.query("select st_srid(c) from t order by id")]
+        found = [v for v, system in zip(logged.to_pylist(), systems, strict=True) if not system]
+        assert found == [v for v, system in zip(said, systems, strict=True) if not system]
+    elif pa.types.is_floating(arrow):
+        single = arrow == pa.float32() and "(" not in sql
+        pairs = zip(logged.to_pylist(), said, strict=True)
+        if "(" not in sql:
+            assert all(same_number(left, right, single) for left, right in pairs), (logged, said)
+    elif "zerofill" in sql:
+        assert logged.to_pylist() == [None if v is None else int(v) for v in said]
+    else:
+        assert printed(logged, column) == said
+
+
+@pytest.mark.parametrize("sql", [sql for sql, _, _ in TYPES])
+def test_types_are_spelled_as_the_catalog_spells_them(server: Server, sql: str) -> None:
+    server.query(f"create table t (id int primary key, c {sql})")
+    place = server.place()
+    server.query("insert into t values (1, null)")
+    schema, _ = server.log(place, "t")
+    told = server.catalog("t")["c"]
+    base = told.split("(")[0]
+    if base in ("tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "year"):
+        told = base + (" unsigned" if "unsigned" in told else "")
+    assert schema.column("c").type == told
