@@ -74,6 +74,8 @@ class MyType:
     """Of an ENUM or SET, in the column's character set."""
     geometry: int = 0
     dimensions: int = 0
+    compressed: bool = False
+    """A MariaDB column of which each value is compressed by itself."""
     special: str | None = None
     """`uuid`, `inet4` or `inet6`: the log shows it as BINARY(n), the catalog told us."""
 
@@ -179,7 +181,8 @@ def spelled(kind: MyType, flavor: Flavor, bytes_per_character: int, labels: tupl
         case Code.string:
             name = f"binary({kind.size})" if binary else f"char({kind.size // bytes_per_character})"
         case Code.varchar:
-            name = f"varbinary({kind.size})" if binary else f"varchar({kind.size // bytes_per_character})"
+            size = kind.size - kind.compressed  # which adds a byte
+            name = f"varbinary({size})" if binary else f"varchar({size // bytes_per_character})"
         case Code.blob:
             name = _BLOBS[kind.size - 1] + ("blob" if binary else "text")
         case Code.enum | Code.set:
@@ -189,7 +192,9 @@ def spelled(kind: MyType, flavor: Flavor, bytes_per_character: int, labels: tupl
             name = (*_GEOMETRIES, flavor.collection)[kind.geometry]
         case Code.vector:
             name = f"vector({kind.dimensions})"
-    return name + " unsigned" if kind.unsigned and kind.code != Code.year else name
+    if kind.unsigned and kind.code != Code.year:
+        name += " unsigned"
+    return name + " /*M!100301 COMPRESSED*/" if kind.compressed else name
 
 
 def wrong_value(column: MyColumn, value: str, hint: str | None = None) -> DecodeError:

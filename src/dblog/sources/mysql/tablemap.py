@@ -123,6 +123,10 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
     match code:
         case Code.varchar:
             return MyType(code, parameters.number(2))
+        case 141:
+            return MyType(Code.varchar, parameters.number(2), compressed=True)
+        case 140:
+            return MyType(Code.blob, parameters.number(1), compressed=True)
         case Code.string:
             real, size = parameters.take(2)
             if real in (Code.enum, Code.set):
@@ -141,14 +145,8 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
             return MyType(code, parameters.number(1))
         case _ if code in set(Code) - {Code.enum, Code.set}:
             return MyType(code)
-    hints = {
-        7: "the column has the format of MySQL 5.5: alter table ... force",
-        11: "the column has the format of MySQL 5.5: alter table ... force",
-        12: "the column has the format of MySQL 5.5: alter table ... force",
-        140: "compressed columns are not supported: alter table ... modify it without COMPRESSED",
-        141: "compressed columns are not supported: alter table ... modify it without COMPRESSED",
-    }
-    raise DecodeError(f"table {table} has a column of type {code}, which is not known", hint=hints.get(code))
+    old = "it has the format of MySQL 5.5: alter table ... force" if code in (7, 11, 12) else None
+    raise DecodeError(f"table {table} has a column of type {code}, which is not known", hint=old)
 
 
 def _described(types: list[MyType], extra: dict[int, bytes]) -> list[MyType]:

@@ -66,7 +66,7 @@ CODECS: dict[str, Codec] = {
         Codec("timestamp", temporal.timestamp_log, temporal.timestamp_row, SHORT),
         Codec("time", temporal.time_log, temporal.time_row, SHORT),
         Codec("text", strings.text_log, strings.text, LENGTH),
-        Codec("bytes", strings.raw_bytes, strings.raw_bytes, LENGTH),
+        Codec("bytes", strings.bytes_log, strings.raw_bytes, LENGTH),
         Codec("binary", strings.padded_log, strings.raw_bytes, LENGTH),
         Codec("enum", strings.enum_log, strings.text, LENGTH),
         Codec("set", strings.set_log, strings.text, LENGTH),

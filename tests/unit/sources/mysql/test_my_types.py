@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -333,6 +334,19 @@ def test_addresses_and_uuids_of_mariadb() -> None:
         "018c2e65-473a-7f00-b5d4-ae2b3c4d5e6f",
         "0" * 8 + "-0000" * 3 + "-" + "0" * 12,
     ]
+
+
+def test_compressed_columns_of_mariadb() -> None:
+    text, data = Field("c", 141, b"\x00\x04", collation=8), Field("c", 140, b"\2", collation=63)
+    whole = "é".encode("latin-1") * 300
+    raw = zlib.compress(whole, wbits=-15)
+    stored = [b"\x8a\x01\x2c" + raw, None, b"", b"\0short", b"\x82\x01\x2c" + zlib.compress(whole)]
+    values = each(lambda v: build.short(v, 2), stored)
+    assert from_log(text, values).to_pylist() == ["é" * 300, None, "", "short", "é" * 300]
+    assert from_log(data, values).to_pylist() == [whole, None, b"", b"short", whole]
+    for wrong in (b"\x8a\x01\x2d" + raw, b"\x8a\x01\x2cabc", b"\x9a\x01\x2c" + raw):
+        with pytest.raises(DecodeError, match="column 'c'"):
+            from_log(data, [build.short(wrong, 2)])
 
 
 def test_a_value_that_is_no_utf8_is_refused() -> None:
