@@ -26,11 +26,12 @@ from dblog.errors import DecodeError, PreconditionFailed
 from dblog.sources.columns import Raw
 from dblog.sources.mysql.charsets import CHARSETS, charset
 from dblog.sources.mysql.flavor import MARIADB
-from dblog.sources.mysql.kinds import MyColumn, TypeOptions
+from dblog.sources.mysql.kinds import MyColumn, MyType, TypeOptions
 from dblog.sources.mysql.results import decode_rows
 from dblog.sources.mysql.rows import Layout, find_changes, table_batch
+from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
+from dblog.sources.mysql.types import my_column, table_schema
 
 pytestmark = pytest.mark.server
 
@@ -123,9 +124,14 @@ class Server:
         reader.close()
         return found
 
-    def catalog(self, table: str) -> dict[str, str]:
-        where = f"table_schema = '{self.database}' and table_name = '{table}'"
-        return dict(self.query(f"select column_name, column_type from information_schema.columns where {where}"))
+    def catalog(self, table: str) -> dict[str, MyType]:
+        found = self.query(
+            "select c.column_name, c.column_type, c.character_octet_length, a.id from information_schema.columns c"
+            " left join information_schema.collation_character_set_applicability a"
+            " on a.full_collation_name = c.collation_name and a.character_set_name = c.character_set_name"
+            f" where c.table_schema = '{self.database}' and c.table_name = '{table}'"
+        )
+        return {name: read_type(spelled, octets, collation, MARIADB) for name, spelled, octets, collation in found}
 
     def log(
         self, place: tuple[str, int], table: str, options: TypeOptions | None = None, *, before: bool = False
@@ -133,7 +139,7 @@ class Server:
         """The changes of a table since a place in the log."""
         maps: dict[bytes, tuple[TableMap, list[int], list[bytes]]] = {}
         for kind, body in self.events(place):
-            if kind == TABLE_MAP and (mapped := TableMap.parse(body)).table == TableName(self.database, table):
+            if kind == TABLE_MAP and (mapped := TableMap.parse(body, MARIADB)).table == TableName(self.database, table):
                 maps.setdefault(body[:6], (mapped, [], []))
             elif kind in ROWS and body[:6] in maps:
                 maps[body[:6]][1].append(kind)
@@ -357,17 +363,40 @@ def test_a_value_is_the_same_from_log_and_dump_and_the_one_printed(
         assert printed(logged, column) == said
 
 
-@pytest.mark.parametrize("sql", [sql for sql, _, _ in TYPES])
-def test_types_are_spelled_as_the_catalog_spells_them(server: Server, sql: str) -> None:
+LABELS = r"""enum('a','it''s','b\\s','n\nl','t\tb','z\0z','q"q','r\rr','%','é','a,b','(','x\\nx')"""
+
+
+@pytest.mark.parametrize(
+    "sql", [*(sql for sql, _, _ in TYPES), LABELS, LABELS.replace("enum", "set").replace(",'a,b'", "")]
+)
+def test_log_and_catalog_give_equal_types(server: Server, sql: str) -> None:
     server.query(f"create table t (id int primary key, c {sql})")
     place = server.place()
     server.query("insert into t values (1, null)")
     schema, _ = server.log(place, "t")
     told = server.catalog("t")["c"]
-    base = told.split("(")[0]
+    assert schema.column("c") == my_column("c", told, MARIADB, TypeOptions())
+    [(printed,)] = server.query(
+        "select column_type from information_schema.columns"
+        f" where table_schema = '{server.database}' and table_name = 't' and column_name = 'c'"
+    )
+    base = printed.split("(")[0]
     if base in ("tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "year"):
-        told = base + (" unsigned" if "unsigned" in told else "")
-    assert schema.column("c").type == told
+        printed = base + (" unsigned" if "unsigned" in printed else "")
+    assert schema.column("c").type == printed
+
+
+def test_all_types_in_one_table(server: Server) -> None:
+    """What the log says of some columns only, it says of the right ones."""
+    some = ", ".join(f"c{n} {sql}" for n, (sql, _, _) in enumerate(TYPES))
+    server.query(f"create table t (id int primary key, {some}) row_format = dynamic")
+    place = server.place()
+    firsts, lasts = (", ".join(values[place] for _, _, values in TYPES) for place in (0, -1))
+    server.query(f"insert into t values (1, {firsts}), (2, {lasts}), (3{', null' * len(TYPES)})")
+    schema, batch = server.log(place, "t")
+    told = server.catalog("t")
+    assert schema.columns == tuple(my_column(name, told[name], MARIADB, TypeOptions()) for name in schema.names)
+    assert batch.select(list(schema.names)).equals(server.dump(schema))
 
 
 def changes(server: Server, table: str, *statements: str, **options: bool) -> list[tuple[Any, ...]]:

@@ -92,8 +92,8 @@ def enum_log(cells: Cells, column: MyColumn) -> pa.Array:
     index = _number(cells, column.kind.size).astype(np.int64)
     if cells.valid is not None:
         index[~cells.valid] = 0
-    refuse(column, index > len(column.labels), lambda row: str(index[row]))
-    return pa.array(["", *column.labels], pa.string()).take(columns.fixed(pa.int64(), index, cells.valid))
+    refuse(column, index > len(column.kind.labels), lambda row: str(index[row]))
+    return pa.array(["", *column.kind.labels], pa.string()).take(columns.fixed(pa.int64(), index, cells.valid))
 
 
 def set_log(cells: Cells, column: MyColumn) -> pa.Array:
@@ -101,11 +101,12 @@ def set_log(cells: Cells, column: MyColumn) -> pa.Array:
     value = _number(cells, column.kind.size)
     if cells.valid is not None:
         value[~cells.valid] = 0
-    count = len(column.labels)
+    labels = column.kind.labels
+    count = len(labels)
     if count < 64:
         refuse(column, value >> np.uint64(count) != 0, lambda row: hex(int(value[row])))
     distinct, place = np.unique(value, return_inverse=True)
-    texts = [",".join(label for n, label in enumerate(column.labels) if bits >> n & 1) for bits in distinct.tolist()]
+    texts = [",".join(label for n, label in enumerate(labels) if bits >> n & 1) for bits in distinct.tolist()]
     return pa.array(texts, pa.string()).take(columns.fixed(pa.int64(), place.astype(np.int64), cells.valid))
 
 

@@ -23,6 +23,7 @@ from dblog.sources.mysql.flavor import MARIADB
 from dblog.sources.mysql.kinds import Code, TypeOptions
 from dblog.sources.mysql.results import decode_rows
 from dblog.sources.mysql.rows import Layout, find_changes, table_batch
+from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql import build
@@ -35,9 +36,10 @@ ZERO = np.iinfo(np.int64).min
 
 def table(field: Field, options: TypeOptions | None, catalog: dict[str, str] | None) -> tuple[TableMap, TableSchema]:
     mapped = TableMap.parse(
-        build.table_map([KEY, field], extra=b"".join(bytes([k]) + sized(v) for k, v in field.extra.items()))
+        build.table_map([KEY, field], extra=b"".join(bytes([k]) + sized(v) for k, v in field.extra.items())), MARIADB
     )
-    return mapped, table_schema(mapped, MARIADB, options, catalog)
+    told = {name: read_type(spelled, None, None, MARIADB) for name, spelled in (catalog or {}).items()}
+    return mapped, table_schema(mapped, MARIADB, options, told)
 
 
 def from_log(
@@ -306,7 +308,7 @@ def test_labels() -> None:
 
 
 def test_geometries_are_wkb_with_their_reference_system() -> None:
-    field = Field("c", Code.geometry, b"\4", extra={7: packed(1)})
+    field = Field("c", Code.geometry, b"\4", collation=63, extra={7: packed(1)})
     point = b"\1" + struct.pack("<Idd", 1, 1.5, -2.0)
     ewkb = b"\1" + struct.pack("<IIdd", 0x20000001, 4326, 1.5, -2.0)
     values = [struct.pack("<I", 0) + point, None, struct.pack("<I", 4326) + point]
