@@ -15,6 +15,9 @@ from dblog.core.schema import TableName
 from dblog.errors import ConfigError
 from dblog.planner import Settings
 from dblog.segments import Limit
+from dblog.sources.mysql import connect as mysql
+from dblog.sources.mysql.kinds import TypeOptions as MyTypeOptions
+from dblog.sources.mysql.source import MySQL
 from dblog.sources.postgres.connect import Address, parse
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.source import Postgres
@@ -38,6 +41,7 @@ OPTIONS = (
     Option("dump", "initial or never", "whether each table's full state is delivered first", "initial"),
     Option("slot", "lower-case letters, digits, _", "the replication slot; one for each query", "from the tables"),
     Option("publication", "a name", "the publication", "the slot's name"),
+    Option("serverId", "a number", "MySQL, MariaDB: the replica id of this stream; one for each", "from the tables"),
     Option("spool", "a folder or file system URI", "where captured log and chunks wait", "a temporary folder"),
     Option("pipeline", "a name", "what people call this stream: dblog status, dblog dump ...", "the slot's name"),
     Option("state", "a file or off", "where requests, settings and progress are kept", "one file for each user"),
@@ -58,7 +62,7 @@ OPTIONS = (
 class Options:
     """Checked options. Does not show secrets."""
 
-    address: Address
+    address: Address | mysql.Address
     table: TableName | None
     patterns: tuple[Pattern, ...]
     columns: tuple[str, ...] | None
@@ -68,19 +72,30 @@ class Options:
     pipeline: str
     state: str | None
     """Where the state store is: None for the default place, `off` for none."""
-    types: TypeOptions
+    server_id: int
+    decimals: str
+    arrays: str
     settings: Settings
     limit: Limit
 
     @property
-    def source(self) -> Postgres:
+    def source(self) -> Postgres | MySQL:
+        if isinstance(self.address, mysql.Address):
+            return MySQL(
+                address=self.address,
+                patterns=self.patterns,
+                server_id=self.server_id,
+                columns=self.columns,
+                types=MyTypeOptions(decimals=self.decimals),  # type: ignore[arg-type]
+                before=self.settings.before,
+            )
         return Postgres(
             address=self.address,
             patterns=self.patterns,
             slot=self.slot,
             publication=self.publication,
             columns=self.columns,
-            types=self.types,
+            types=TypeOptions(decimals=self.decimals, arrays=self.arrays),  # type: ignore[arg-type]
             before=self.settings.before,
         )
 
@@ -93,8 +108,9 @@ def read_options(given: Mapping[str, str]) -> Options:
         if name.lower() not in known and not name.startswith("__"):
             raise ConfigError(f"unknown option {name!r}", hint="the options are " + ", ".join(o.name for o in OPTIONS))
     read = _Reader(values)
-    address = parse(read.required("url"))
-    table, patterns = read.tables()
+    address = _address(read.required("url"))
+    schema = address.database if isinstance(address, mysql.Address) else "public"
+    table, patterns = read.tables(schema)
     slot = read.slot(address)
     return Options(
         address=address,
@@ -106,9 +122,9 @@ def read_options(given: Mapping[str, str]) -> Options:
         spool=values.get("spool") or _default_spool(address, slot),
         pipeline=values.get("pipeline") or slot,
         state=values.get("state"),
-        types=TypeOptions(
-            decimals=read.choice("decimals", ("decimal", "string")), arrays=read.choice("arrays", ("array", "string"))
-        ),
+        server_id=read.number("serverId", 1, 2**32 - 1, _server_id(address, slot)),
+        decimals=read.choice("decimals", ("decimal", "string")),
+        arrays=read.choice("arrays", ("array", "string")),
         settings=Settings(
             dump=read.choice("dump", ("initial", "never")) == "initial",
             before=read.choice("before", ("false", "true")) == "true",
@@ -159,7 +175,7 @@ class _Reader:
             raise _bad(name, value, "a size like 64m, 1g or a number of bytes")
         return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
 
-    def tables(self) -> tuple[TableName | None, tuple[Pattern, ...]]:
+    def tables(self, default_schema: str) -> tuple[TableName | None, tuple[Pattern, ...]]:
         if ("table" in self._values) == ("tables" in self._values):
             both = "table" in self._values
             raise ConfigError(
@@ -167,9 +183,9 @@ class _Reader:
                 hint='.option("table", "public.orders") gives typed columns, .option("tables", "public.*") envelopes',
             )
         if "table" in self._values:
-            table = parse_table(self._values["table"])
-            return table, parse_patterns(self._values["table"], "table")
-        patterns = parse_patterns(self._values["tables"])
+            table = parse_table(self._values["table"], default_schema=default_schema)
+            return table, parse_patterns(self._values["table"], "table", default_schema=default_schema)
+        patterns = parse_patterns(self._values["tables"], default_schema=default_schema)
         if all(p.exclude for p in patterns):
             raise _bad("tables", self._values["tables"], "at least one pattern without '!'")
         return None, patterns
@@ -185,7 +201,7 @@ class _Reader:
             raise _bad("columns", value, "names separated by commas")
         return names
 
-    def slot(self, address: Address) -> str:
+    def slot(self, address: Address | mysql.Address) -> str:
         value = self._values.get("slot")
         if value is not None:
             if not re.fullmatch(r"[a-z0-9_]{1,63}", value):
@@ -196,8 +212,23 @@ class _Reader:
         return f"dblog_{slug}_{_digest(address.database, tables)}"
 
 
-def _default_spool(address: Address, slot: str) -> str:
-    place = _digest(address.get("host"), address.get("port"), address.database)
+def _address(url: str) -> Address | mysql.Address:
+    return mysql.parse(url) if url.partition("://")[0] in mysql.SCHEMES else parse(url)
+
+
+def _place(address: Address | mysql.Address) -> tuple[str, str, str]:
+    if isinstance(address, mysql.Address):
+        return address.host, str(address.port), address.database
+    return address.get("host"), address.get("port"), address.database
+
+
+def _server_id(address: Address | mysql.Address, slot: str) -> int:
+    """One that no replica has been given by hand, always the same for the same stream."""
+    return (1 << 31) | int(hashlib.sha256("\0".join((*_place(address), slot)).encode()).hexdigest()[:7], 16)
+
+
+def _default_spool(address: Address | mysql.Address, slot: str) -> str:
+    place = _digest(*_place(address))
     return os.path.join(tempfile.gettempdir(), f"dblog-spool-{os.getuid()}", f"{slot}-{place}")
 
 

@@ -80,6 +80,6 @@ def read_statement(text: str, schema: str) -> Statement:
 
 
 def _unquoted(name: str | None) -> str:
-    if not name or name[0] not in "`\"":
+    if not name or name[0] not in '`"':
         return name or ""
     return name[1:-1].replace(name[0] * 2, name[0])

@@ -106,7 +106,9 @@ def _complete(packets: Packets) -> int:
     stops = np.flatnonzero(short | (packets.data[packets.start] != 0) | ~_GOES_ON[kind])
     for number in stops[::-1].tolist():
         # A QUERY event that says BEGIN; a checksum may follow.
-        if kind[number] != Type.query or b"\0BEGIN" not in bytes(packets.data[packets.end[number] - 10 : packets.end[number]]):
+        if kind[number] != Type.query or b"\0BEGIN" not in bytes(
+            packets.data[packets.end[number] - 10 : packets.end[number]]
+        ):
             return int(number) + 1
     return 0
 

@@ -1,0 +1,329 @@
+"""MySQL and MariaDB as a source (`sources.base.Source`): composes connections, preflight, log, chunks and watermarks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblog.core.names import Pattern, select_tables
+from dblog.core.offset import Extent, Key
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import (
+    ConfigError,
+    ConnectionLost,
+    DecodeError,
+    KeyChanged,
+    PreconditionFailed,
+    SchemaChanged,
+    SourceError,
+    TableLocked,
+    TableUnreadable,
+    WatermarkError,
+)
+from dblog.sources.base import Origin
+from dblog.sources.mysql import catalog, chunks, preflight
+from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
+from dblog.sources.mysql.decoder import Decoder
+from dblog.sources.mysql.events import position
+from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.kinds import TypeOptions
+from dblog.sources.mysql.preflight import WATERMARK
+from dblog.sources.mysql.stream import MySQLLog
+from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.mysql.types import table_schema
+
+_T = TypeVar("_T")
+
+LOCK_SECONDS = 1
+"""How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
+
+PEOPLE_SECONDS = 5
+"""How long a statement that people wrote may run."""
+
+
+@dataclass(frozen=True)
+class MySQL:
+    """A MySQL or MariaDB server and the tables to follow. Connections are per process, made when needed.
+
+    The server commits in the order of its log, so that a select that begins after a watermark was written sees all that
+    the log shows before it.
+    """
+
+    address: Address
+    patterns: tuple[Pattern, ...]
+    server_id: int
+    columns: tuple[str, ...] | None = None
+    """Only these columns (and the key) of every table; None for all."""
+    types: TypeOptions = field(default_factory=TypeOptions)
+    before: bool = False
+
+    # -- set-up ----------------------------------------------------------------------------------------------
+
+    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+        names = self._names()
+        self._with(lambda connection: preflight.prepare(connection, names))
+
+    def check_followed(self, tables: Collection[TableName]) -> None:
+        """The log has the changes of every table."""
+
+    def tables(self) -> Mapping[TableName, TableSchema]:
+        return self._describe(self._names())
+
+    def _names(self) -> tuple[TableName, ...]:
+        """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
+        preflight says so."""
+        with translating("listing the tables"):
+            found = self._with(catalog.candidates)
+        named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
+        names = select_tables(self.patterns, {*found, *named})
+        if not names:
+            raise ConfigError(
+                f"no table of the server matches {self.patterns[0].text!r}",
+                hint="the option tables takes patterns like shop.* or shop.orders, separated by commas",
+            )
+        return names
+
+    def _describe(self, names: Collection[TableName]) -> dict[TableName, TableSchema]:
+        with translating("reading the tables' schemas"):
+            found = self._with(lambda c: catalog.read_tables(c, names, self._flavor(c), self.types))
+        return {name: self._narrowed(schema) for name, schema in found.items()}
+
+    def _narrowed(self, schema: TableSchema) -> TableSchema:
+        """The schema with only the columns that are wanted."""
+        if self.columns is None or schema.table == WATERMARK:
+            return schema
+        wanted = {*self.columns, *schema.key}
+        return TableSchema(schema.table, tuple(c for c in schema.columns if c.name in wanted), schema.key)
+
+    def _flavor(self, connection: Connection) -> Flavor:
+        return server(connection).flavor
+
+    # -- the log ---------------------------------------------------------------------------------------------
+
+    def origin(self) -> Origin:
+        return Origin(self.latest(), ())
+
+    def latest(self) -> int:
+        def ask(connection: Connection) -> int:
+            with translating("asking for the end of the log"), connection.cursor() as cursor:
+                newer = self._flavor(connection).name == "MySQL" and server(connection).version >= (8, 2, 0)
+                cursor.execute("show binary log status" if newer else "show master status")
+                found = cursor.fetchone()
+                if found is None:
+                    raise PreconditionFailed("the server writes no binary log", hint="set log_bin and restart it")
+                return position(int(found[0].rpartition(".")[2]), int(found[1]))
+
+        return self._with(ask)
+
+    def stream(self, position: int) -> MySQLLog:
+        decoder = Decoder(_Tables(self, frozenset(self._names())), position, watermark=WATERMARK, before=self.before)
+        return MySQLLog(self.address, position, decoder, server_id=self.server_id)
+
+    # -- watermarks and visibility ---------------------------------------------------------------------------
+
+    def write_watermark(self, token: str) -> int:
+        def write(connection: Connection) -> None:
+            with translating("writing a watermark"), connection.cursor() as cursor:
+                if cursor.execute("update dblog.watermark set token = %s where id = 1", (token,)) != 1:
+                    raise WatermarkError(
+                        f"the table {WATERMARK} has no row to write a watermark to",
+                        hint=f"insert into {WATERMARK} (id, token) values (1, '')",
+                    )
+
+        try:
+            self._with(write)
+        except (SchemaChanged, PreconditionFailed) as error:
+            raise WatermarkError(
+                f"cannot write a watermark: {error.message}", hint="; ".join(preflight.WATERMARK_SQL)
+            ) from error
+        return self.latest()
+
+    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
+        return ()
+
+    # -- chunks ----------------------------------------------------------------------------------------------
+
+    def key(self, table: TableName) -> str:
+        with translating(f"looking at the key of {table}"):
+            return self._with(lambda connection: chunks.primary_key(connection, table))
+
+    def last_key(self, table: TableName) -> Key | None:
+        schema = self._keyed(table)
+        with _reading(f"looking for the last key of {table}"):
+            return self._with(lambda connection: chunks.last_key(connection, schema))
+
+    def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
+        schema = self._keyed(table)
+        with _reading(f"looking for chunk boundaries of {table}"):
+            return self._with(lambda connection: chunks.cuts(connection, schema, Extent(after, upto), rows, count))
+
+    def select(self, table: TableName, extent: Extent, key: str | None) -> Select:
+        def open_(connection: Connection) -> TableSchema:
+            with connection.cursor() as cursor:
+                # the first statement of a transaction takes the lock that keeps the table's definition as it is
+                cursor.execute("start transaction read only")
+                cursor.execute(f"select 1 from {identifier(*table)} limit 0")
+            if key is not None and chunks.primary_key(connection, table) != key:
+                raise KeyChanged(f"the primary key of table {table} is not {key} any more")
+            return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
+
+        with _reading(f"reading table {table}"):
+            return Select(self, self._narrowed(self._with(open_, "chunks")), extent)
+
+    def _keyed(self, table: TableName) -> TableSchema:
+        """The table's schema, of which only the key must be true now."""
+        at = (os.getpid(), self, table, self.key(table))
+        if at not in _KEYED:
+            _KEYED.clear()  # there are never many at work
+            _KEYED[at] = self._describe((table,))[table]
+        return _KEYED[at]
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def estimate(self, table: TableName) -> int | None:
+        with translating(f"estimating the size of {table}"):
+            return self._with(lambda connection: chunks.estimate(connection, table))
+
+    def missing(self, table: TableName, keys: Sequence[Key]) -> list[Key]:
+        schema = self._keyed(table)
+        for key in keys:
+            if len(key) != len(schema.key):
+                raise TableUnreadable(
+                    f"the key {list(key)!r} has {len(key)} values; that of {table} has {len(schema.key)}: "
+                    + ", ".join(schema.key)
+                )
+        with _reading(f"looking for keys of {table}", everything=True):
+            return self._with(lambda connection: chunks.missing(connection, schema, keys))
+
+    def check_condition(self, table: TableName, where: str) -> None:
+        with _reading(f"checking the condition for {table}", everything=True):
+            self._with(lambda connection: chunks.explain(connection, table, where), "people")
+
+    def identity(self) -> Mapping[str, str]:
+        return {"source": str(self.address), "server_id": str(self.server_id)}
+
+    def probe(self, query: str) -> float:
+        def ask(connection: Connection) -> Any:
+            with translating("asking the probe"), connection.cursor() as cursor:
+                cursor.execute(query)
+                return cursor.fetchone()
+
+        found = self._with(ask, "probe")
+        try:
+            (value,) = found
+            return float(value)
+        except (TypeError, ValueError):
+            raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
+
+    def health(self) -> Mapping[str, Any]:
+        def ask(connection: Connection) -> Mapping[str, Any]:
+            with translating("asking for the end of the log"), connection.cursor() as cursor:
+                cursor.execute("show master status")
+                file, at = cursor.fetchone()[:2]
+                return {"latest": position(int(file.rpartition(".")[2]), int(at)), "active": True}
+
+        return self._with(ask, "health")
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    def _with(self, use: Callable[[Connection], _T], role: str = "control") -> _T:
+        """Use this process's connection for a role; one that fails is closed, so that the next use opens a new one."""
+        connection = self._connection(role)
+        try:
+            return use(connection)
+        except BaseException:
+            self._forget(role)
+            raise
+
+    def _connection(self, role: str) -> Connection:
+        at = (os.getpid(), self.address, role)
+        connection = _CONNECTIONS.get(at)
+        if connection is None or not connection.open:
+            connection = connect(self.address, program=f"dblog {role}")
+            with translating("preparing the session"), connection.cursor() as cursor:
+                cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
+                if role in ("people", "probe"):
+                    cursor.execute("set session transaction read only")
+            _CONNECTIONS[at] = connection
+        return connection
+
+    def _forget(self, role: str) -> None:
+        connection = _CONNECTIONS.pop((os.getpid(), self.address, role), None)
+        if connection is not None:
+            connection._force_close()
+
+
+class _Tables:
+    """Which tables the log is decoded for (`decoder.Tables`)."""
+
+    def __init__(self, source: MySQL, names: frozenset[TableName]) -> None:
+        self._source = source
+        self._names = names
+
+    def captured(self, table: TableName) -> bool:
+        return table in self._names
+
+    def schema(self, mapped: TableMap) -> TableSchema:
+        def describe(connection: Connection) -> TableSchema:
+            flavor = self._source._flavor(connection)
+            types = catalog.read_types(connection, [mapped.table], flavor).get(mapped.table)
+            return table_schema(mapped, flavor, self._source.types, types)
+
+        with translating(f"reading the schema of {mapped.table}"):
+            return self._source._narrowed(self._source._with(describe, "log"))
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        def describe(connection: Connection) -> TableSchema | None:
+            flavor = self._source._flavor(connection)
+            return catalog.read_tables(connection, [table], flavor, self._source.types).get(table)
+
+        with translating(f"reading the schema of {table}"):
+            found = self._source._with(describe, "log")
+        return None if found is None else self._source._narrowed(found)
+
+
+@dataclass(frozen=True)
+class Select:
+    """A chunk read, one transaction: while it lasts nobody can alter the table."""
+
+    _source: MySQL
+    schema: TableSchema
+    _extent: Extent
+
+    def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
+        def read(connection: Connection) -> None:
+            chunks.select(connection, self.schema, self._extent, take)
+            connection.commit()
+
+        own = self._extent.where is not None or bool(self._extent.keys)
+        with _reading(f"reading table {self.schema.table}", everything=own):
+            self._source._with(read, "chunks")
+
+
+@contextlib.contextmanager
+def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
+    """Tell apart what concerns only the table, or with `everything` the part of it that somebody asked for."""
+    try:
+        with translating(doing):
+            yield
+    except (ConnectionLost, TableLocked, KeyChanged, TableUnreadable, DecodeError):
+        raise
+    except (SchemaChanged, PreconditionFailed) as error:
+        raise TableUnreadable(error.message, hint=error.hint) from error
+    except SourceError as error:
+        if not everything:
+            raise
+        raise TableUnreadable(error.message, hint=error.hint) from error
+
+
+_KEYED: dict[tuple[int, MySQL, TableName, str], TableSchema] = {}
+
+_CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
+"""Connections of this process. Spark's workers live on between tasks, and so do these."""
