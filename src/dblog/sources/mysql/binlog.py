@@ -133,7 +133,17 @@ class EventReader:
             raise DecodeError("the places of events in the log do not add up: the server has left some out")
         self._place = int(after[-1])
         base = position(self._file, 0)
-        events = Events(raw, kind, at + HEADER, end, raw.le32(at).astype(np.int64), base + after - counted, base + after, size, self._fresh)
+        events = Events(
+            raw,
+            kind,
+            at + HEADER,
+            end,
+            raw.le32(at).astype(np.int64),
+            base + after - counted,
+            base + after,
+            size,
+            self._fresh,
+        )
         self._fresh = False
         wanted = int(np.searchsorted(events.position, self._begin))
         if wanted < len(events):
@@ -146,7 +156,9 @@ def _made_up(event: bytes) -> bool:
 
 
 def _damaged() -> DecodeError:
-    return DecodeError("an event in the log is damaged: its checksum is wrong", hint="see the server's disk and network")
+    return DecodeError(
+        "an event in the log is damaged: its checksum is wrong", hint="see the server's disk and network"
+    )
 
 
 def _failure(packet: bytes) -> ServerError:

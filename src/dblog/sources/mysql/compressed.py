@@ -27,7 +27,6 @@ _ZSTD, _UNCOMPRESSED = 0, 255
 _UPDATES, _SECOND_VERSION = {167, 170}, {169, 170, 171}
 
 
-
 def inflated(events: Events) -> Events:
     """The events, with what compressed ones hold in their place; of a large transaction only `_parts` knows."""
     compressed = np.flatnonzero(_COMPRESSED[events.kind])
@@ -169,7 +168,9 @@ def _inner(event: Events, held: bytes, at: int) -> Events:
     size = np.zeros(count, np.int64)
     size[0] = event.size[0]
     same = (np.repeat(array, count) for array in (event.position, event.after))
-    return Events(event.raw, kind, places[:-1] + at + HEADER, places[1:] + at, raw.le32(begin).astype(np.int64), *same, size)
+    return Events(
+        event.raw, kind, places[:-1] + at + HEADER, places[1:] + at, raw.le32(begin).astype(np.int64), *same, size
+    )
 
 
 def parts(event: Events) -> Iterator[Events]:

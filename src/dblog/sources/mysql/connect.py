@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB: the `url` option, the settings of every session, and what a driver error means to us.
+"""Connections to MySQL and MariaDB: the `url` option, the settings of every session, and what an error means to us.
 
 The driver is PyMySQL. It does the handshake, authentication, TLS and the statements of the control side; the log and
 the chunks are read from the connection's socket by our own code.
@@ -151,7 +151,9 @@ def _validate(found: Address) -> None:
             hint="correct ssl_mode in the URL",
         )
     if found.ssl_mode.startswith("VERIFY") and not found.get("ssl_ca"):
-        raise ConfigError(f"option 'url' has ssl_mode={found.ssl_mode} without ssl_ca", hint="name the authority's file")
+        raise ConfigError(
+            f"option 'url' has ssl_mode={found.ssl_mode} without ssl_ca", hint="name the authority's file"
+        )
     if bool(found.get("ssl_key")) and not found.get("ssl_cert"):
         raise ConfigError("option 'url' has ssl_key without ssl_cert", hint="name the certificate's file")
     timeout = found.get("connect_timeout", "1")

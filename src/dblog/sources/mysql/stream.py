@@ -106,7 +106,9 @@ def _complete(packets: Packets) -> int:
     stops = np.flatnonzero(short | (packets.data[packets.start] != 0) | ~_GOES_ON[kind])
     for number in stops[::-1].tolist():
         # A QUERY event that says BEGIN; a checksum may follow.
-        if kind[number] != Type.query or b"\0BEGIN" not in bytes(packets.data[packets.end[number] - 10 : packets.end[number]]):
+        if kind[number] != Type.query or b"\0BEGIN" not in bytes(
+            packets.data[packets.end[number] - 10 : packets.end[number]]
+        ):
             return int(number) + 1
     return 0
 
@@ -118,9 +120,8 @@ def _dump(connection: Connection, position: int, server_id: int) -> object:
         cursor.execute("select @@log_bin_basename")
         base = (cursor.fetchone()[0] or "").replace("\\", "/").rpartition("/")[2]
         cursor.execute(
-            "set @master_binlog_checksum = @@global.binlog_checksum, @source_binlog_checksum = @@global.binlog_checksum, "
+            "set @master_binlog_checksum = @@global.binlog_checksum, "
             f"@master_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}, "
-            f"@source_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}, "
             f"@mariadb_slave_capability = {_GTID_CAPABILITY}"
         )
         cursor.execute(f"set session net_write_timeout = {PATIENCE_SECONDS}")
