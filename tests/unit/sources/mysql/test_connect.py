@@ -251,7 +251,9 @@ def test_every_session_speaks_one_dialect_whatever_the_server_says(mysql_databas
     finally:
         zone, mode, limit = before
         mysql_database.execute(
-            f"set global time_zone = '{zone}'", f"set global sql_mode = '{mode}'", f"set global sql_select_limit={limit}"
+            f"set global time_zone = '{zone}'",
+            f"set global sql_mode = '{mode}'",
+            f"set global sql_select_limit={limit}",
         )
 
 
