@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB: the `url` option, the settings of every session, and what a driver error means to us.
+"""Connections to MySQL and MariaDB: the `url` option, the settings of every session, and what an error means to us.
 
 The driver is PyMySQL. It does the handshake, authentication, TLS and the statements of the control side; the log and
 the chunks are read from the connection's socket by our own code.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,41 +21,22 @@ import pyarrow as pa
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
-from dblog.sources import columns
 from dblog.sources.base import Commits, Run
-from dblog.sources.columns import Cells, Ints, Mask
+from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
-from dblog.sources.mysql.events import BEGINS, ROWS, ROWS_COMPRESSED, Events, Type
+from dblog.sources.mysql.events import BEGINS, Events, Type
+from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
-from dblog.sources.mysql.rows import Changes, Layout, find_changes, table_batch, truncation
+from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.statements import Effect, Statement, read_statement
-from dblog.sources.mysql.tablemap import TableMap
 
 _BEGIN = np.zeros(256, np.bool_)
 _BEGIN[list(BEGINS)] = True
-_ROWS = np.zeros(256, np.bool_)
-_ROWS[[*ROWS, *ROWS_COMPRESSED]] = True
 
 _STANDALONE = 1
 """The flag of MariaDB's GTID event for a transaction that is a single statement."""
 _TIMED = 49
 """Bytes of MySQL's GTID event up to and including the time of the commit."""
-_TABLE_ID = (1 << 48) - 1
-MOST_MAPS = 10_000
-
-
-class Tables(Protocol):
-    """Which tables are captured, and how they look."""
-
-    def captured(self, table: TableName) -> bool: ...
-
-    def schema(self, mapped: TableMap) -> TableSchema:
-        """Of a captured table or the watermarks, as the log describes it; may leave out columns."""
-        ...
-
-    def latest(self, table: TableName) -> TableSchema | None:
-        """Of a captured table that the log has not yet described; None when there is no such table."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -69,16 +50,7 @@ class _Transaction:
     several: bool = False
     """It is not a single statement."""
     token: str | None = None
-    maps: dict[int, _Target] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class _Target:
-    """Where the rows of a table map go: to a table, to the watermarks, or nowhere."""
-
-    table: TableName
-    layout: Layout | None
-    watermark: bool = False
+    maps: dict[int, Target] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +81,9 @@ class Decoder:
     """
 
     def __init__(self, tables: Tables, begin: int, *, watermark: TableName, before: bool = False) -> None:
-        self._tables = tables
-        self._watermark = watermark
+        self._maps = TableMaps(tables, watermark)
         self._before = before
         self._reader = EventReader(begin)
-        self._targets: dict[bytes, _Target] = {}
-        self._same: dict[tuple[TableName, Layout | None], _Target] = {}
-        self._schemas: dict[TableName, TableSchema] = {}
         self._open: _Transaction | None = None
 
     @property
@@ -197,15 +165,16 @@ class Decoder:
         if marks.size and (marks[0] != (self._open is None) or np.any(marks[1:] == marks[:-1])):
             raise DecodeError("begins and commits do not alternate in the log")
         depth = np.cumsum(begin) - np.cumsum(commit) + (self._open is not None)
-        if np.any(_ROWS[events.kind] & (depth == 0)):
+        if np.any(IS_ROWS[events.kind] & (depth == 0)):
             raise DecodeError("the log has a change outside a transaction")
 
     def _runs(self, feed: _Feed) -> list[Run]:
         events = feed.events
         counts = np.zeros(len(events), np.int64)
         counted = np.zeros(len(events), np.int64)
-        found: list[tuple[_Target, Ints, Changes]] = []
-        maps, groups = self._grouped(feed)
+        found: list[tuple[Target, Ints, Changes]] = []
+        carried = self._open.maps if self._open else {}
+        maps, groups = self._maps.targets(events, feed.transaction, carried)
         for target, numbers in groups:
             if target.layout is not None:
                 changes = find_changes(
@@ -214,7 +183,9 @@ class Decoder:
                 counts[numbers] = changes.counts
                 counted[numbers] = 0 if target.watermark else changes.counts
                 found.append((target, numbers, changes))
-        emptied = [(number, schema) for number, table in feed.truncated if (schema := self._schema(table)) is not None]
+        emptied = [
+            (number, schema) for number, table in feed.truncated if (schema := self._maps.schema(table)) is not None
+        ]
         for number, _ in emptied:
             counts[number] = counted[number] = 1
         before = np.append(0, np.cumsum(counts))
@@ -241,71 +212,7 @@ class Decoder:
         self._carry(feed, int(before[-1] - base[-1]), maps)
         return runs
 
-    def _schema(self, table: TableName) -> TableSchema | None:
-        if not self._tables.captured(table):
-            return None
-        return self._schemas.get(table) or self._tables.latest(table)
-
-    def _grouped(self, feed: _Feed) -> tuple[dict[int, _Target], list[tuple[_Target, Ints]]]:
-        """The table maps of the last transaction; and each target with its row events, in order."""
-        events = feed.events
-        mapped, rows = np.flatnonzero(events.kind == Type.table_map), np.flatnonzero(_ROWS[events.kind])
-        targets, place = self._described(events, mapped)
-        carried = self._open.maps if self._open else {}
-        of_map = (events.raw.le64(events.start[mapped]) & np.uint64(_TABLE_ID)).astype(np.int64)
-        of_row = (events.raw.le64(events.start[rows]) & np.uint64(_TABLE_ID)).astype(np.int64)
-        # Sorted by table and then by order in the log, the map of a row event is the last map before it.
-        number, table = np.append(mapped, rows), np.append(of_map, of_row)
-        order = np.lexsort((number, table))
-        is_map = order < len(mapped)
-        latest = np.maximum.accumulate(np.where(is_map, np.arange(len(order)), -1))
-        source = np.full(len(number), -1)
-        source[order] = np.where(latest >= 0, order[latest], -1)
-        source = source[len(mapped) :]
-        # A map holds for its table until the end of its transaction.
-        lost = source < 0
-        lost |= (of_map[source] != of_row) if len(mapped) else True
-        lost |= (feed.transaction[mapped[source]] != feed.transaction[rows]) if len(mapped) else True
-        where = place[source] if len(mapped) else np.zeros(len(rows), np.int64)
-        for table_id in np.unique(of_row[lost]).tolist():
-            mine = lost & (of_row == table_id)
-            if table_id not in carried or np.any(feed.transaction[rows[mine]]):
-                raise DecodeError(f"the log has rows of table {table_id}, which it has not described")
-            where[mine] = len(targets)
-            targets.append(carried[table_id])
-        last = feed.transaction[mapped] == len(feed.first) - 1
-        maps = dict(carried) if len(feed.first) == 1 else {}
-        maps |= {int(of_map[n]): targets[place[n]] for n in np.flatnonzero(last).tolist()} if feed.open else {}
-        return maps, list(_split(rows, where, targets))
-
-    def _described(self, events: Events, mapped: Ints) -> tuple[list[_Target], Ints]:
-        """The targets of table maps, each different one once, and for each map its place among them."""
-        start = events.start[mapped]
-        coded = columns.binary(Cells(events.raw, start, events.end[mapped] - start)).dictionary_encode()
-        if len(self._targets) > MOST_MAPS:
-            self._targets.clear()
-            self._same.clear()
-        targets = []
-        for body in coded.dictionary.to_pylist():
-            if body not in self._targets:
-                # A table that is opened again has a new id: to its rows that makes no difference.
-                target = self._target(body)
-                self._targets[body] = self._same.setdefault((target.table, target.layout), target)
-            targets.append(self._targets[body])
-        return targets, coded.indices.to_numpy().astype(np.int64)
-
-    def _target(self, body: bytes) -> _Target:
-        table = _table_name(body)
-        watermark = table == self._watermark
-        if not watermark and not self._tables.captured(table):
-            return _Target(table, None)
-        mapped = TableMap.parse(body)
-        schema = self._tables.schema(mapped)
-        if not watermark:
-            self._schemas[table] = schema
-        return _Target(table, Layout.of(mapped, schema), watermark)
-
-    def _carry(self, feed: _Feed, changes: int, maps: dict[int, _Target]) -> None:
+    def _carry(self, feed: _Feed, changes: int, maps: dict[int, Target]) -> None:
         self._open = None
         if feed.open:
             last = len(feed.first) - 1
@@ -319,12 +226,6 @@ def _statement(body: bytes) -> Statement:
     at = 13 + int.from_bytes(body[11:13], "little")
     name, text = body[at : at + schema], body[at + schema + 1 :]
     return read_statement(text.decode(errors="replace"), name.decode(errors="replace"))
-
-
-def _table_name(body: bytes) -> TableName:
-    size = body[8]
-    name = body[11 + size : 11 + size + body[10 + size]]
-    return TableName(body[9 : 9 + size].decode(), name.decode())
 
 
 def _xids(events: Events, begins: Ints) -> Ints:
@@ -351,18 +252,6 @@ def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str
     ):
         if op != Op.delete and token is not None:
             yield number, token if isinstance(token, str) else token.decode()
-
-
-def _split(rows: Ints, where: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Ints]]:
-    """Each target's row events."""
-    unique: dict[int, int] = {}
-    places = np.array([unique.setdefault(id(t), n) for n, t in enumerate(targets)], np.int64)
-    where = places[where]
-    order = np.argsort(where, kind="stable")
-    last = np.cumsum(np.bincount(where, minlength=len(targets)))
-    for target, begin, end in zip(targets, np.append(0, last), last, strict=False):
-        if end > begin:
-            yield target, rows[order[begin:end]]
 
 
 def _cut(feed: _Feed, batches: list[tuple[TableSchema, pa.RecordBatch, Ints]], rows: Ints) -> Iterator[Run]:

@@ -1,7 +1,7 @@
 """Events of the binary log, as arrays.
 
-An event is a header of 19 bytes (when, type, server, size, end in its file, flags), its body and, if its file says so, a
-checksum. A position is the number of the file and the place in it, in one number that only grows.
+An event is a header of 19 bytes (when, type, server, size, end in its file, flags), its body and, if its file says so,
+a checksum. A position is the number of the file and the place in it, in one number that only grows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Packets from the connection's socket, many at a time.
 
-A packet is a length of three bytes, a number that counts packets, and its payload. One of the greatest length goes on in
-the next. What has arrived lies in one buffer; whoever reads takes whole packets from its front.
+A packet is a length of three bytes, a number that counts packets, and its payload. One of the greatest length goes on
+in the next. What has arrived lies in one buffer; whoever reads takes whole packets from its front.
 """
 
 from __future__ import annotations

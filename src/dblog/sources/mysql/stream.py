@@ -120,9 +120,8 @@ def _dump(connection: Connection, position: int, server_id: int) -> object:
         cursor.execute("select @@log_bin_basename")
         base = (cursor.fetchone()[0] or "").replace("\\", "/").rpartition("/")[2]
         cursor.execute(
-            "set @master_binlog_checksum = @@global.binlog_checksum, @source_binlog_checksum = @@global.binlog_checksum, "
+            "set @master_binlog_checksum = @@global.binlog_checksum, "
             f"@master_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}, "
-            f"@source_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}, "
             f"@mariadb_slave_capability = {_GTID_CAPABILITY}"
         )
         cursor.execute(f"set session net_write_timeout = {PATIENCE_SECONDS}")

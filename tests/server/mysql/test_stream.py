@@ -1,0 +1,345 @@
+"""The log of a real MariaDB: order, positions that resume at every commit, files, compression, and other readers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from dblog.core.event import Op
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import ConnectionLost, DecodeError, PositionLost, PreconditionFailed
+from dblog.sources.base import Run
+from dblog.sources.mysql import stream as module
+from dblog.sources.mysql.connect import parse
+from dblog.sources.mysql.decoder import Decoder
+from dblog.sources.mysql.events import file_and_place, position
+from dblog.sources.mysql.flavor import MARIADB
+from dblog.sources.mysql.stream import MySQLLog
+from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.mysql.types import table_schema
+from tests.conftest import MySQLDatabase
+from tests.proxy import Proxy
+
+pytestmark = pytest.mark.server
+
+Open = Callable[..., MySQLLog]
+
+
+class Captured:
+    """The tables of one database."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+
+    def captured(self, table: TableName) -> bool:
+        return table.schema == self.database and not table.name.startswith("watermark")
+
+    def schema(self, mapped: TableMap) -> TableSchema:
+        return table_schema(mapped, MARIADB)
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        return None
+
+
+@pytest.fixture
+def database(mysql_database: MySQLDatabase) -> MySQLDatabase:
+    mysql_database.execute(
+        "create table t (id int primary key, v varchar(2000))",
+        "create table watermark (id int primary key, token varchar(36))",
+        "insert into watermark values (1, '')",
+    )
+    return mysql_database
+
+
+@pytest.fixture
+def follow(database: MySQLDatabase) -> Iterator[Open]:
+    """Open the log after a position, by default now; closed with the test. Ids are counted, so that no two meet."""
+    opened: list[MySQLLog] = []
+
+    def now_or_after(after: int | None = None, *, server_id: int | None = None, url: str | None = None) -> MySQLLog:
+        begin = latest(database) if after is None else after
+        watermark = TableName(database.name, "watermark")
+        decoder = Decoder(Captured(database.name), begin, watermark=watermark)
+        follow_id = server_id or 5000 + len(opened) + hash(database.name) % 100_000 * 100
+        opened.append(MySQLLog(parse(url or database.url), begin, decoder, server_id=follow_id))
+        return opened[-1]
+
+    yield now_or_after
+    for log in opened:
+        log.close()
+
+
+def latest(database: MySQLDatabase) -> int:
+    name, place = database.execute("show master status")[0][:2]
+    return position(int(name.rpartition(".")[2]), int(place))
+
+
+def read_to(log: MySQLLog, token: str, *, seconds: float = 60) -> list[Run]:
+    """All runs up to a watermark."""
+    runs: list[Run] = []
+    deadline = time.monotonic() + seconds
+    while not runs or runs[-1].token != token:
+        assert time.monotonic() < deadline, f"no {token!r} in {len(runs)} runs"
+        for run in log.read(0.2, eager=True):
+            runs.append(run)
+            if run.token == token:
+                break
+    return runs
+
+
+def drain(log: MySQLLog, seconds: float = 20) -> None:
+    """Read until something happens."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        log.read(0.2)
+
+
+def mark(database: MySQLDatabase, token: str) -> None:
+    database.execute(f"update watermark set token = '{token}'")
+
+
+def changes(runs: Sequence[Run]) -> list[tuple[Any, ...]]:
+    found = []
+    for run in runs:
+        for schema, batch in run.changes:
+            names = ["_lsn", "_seq", "_op", "id"]
+            for lsn, seq, op, key in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+                found.append((lsn, seq, schema.table.name, Op(op).name, key))
+    return found
+
+
+def commits(runs: Sequence[Run]) -> list[int]:
+    return [end for run in runs for end in run.commits.positions.tolist()]
+
+
+def brief(runs: Sequence[Run]) -> list[tuple[str, int]]:
+    return [(op, key) for _, _, _, op, key in sorted(changes(runs))]
+
+
+def test_changes_come_in_the_order_of_their_commits(database: MySQLDatabase, follow: Open) -> None:
+    log = follow()
+    one, two = database.connect(autocommit=False), database.connect(autocommit=False)
+    with one.cursor() as first, two.cursor() as second:
+        first.execute("insert into t values (1, 'a'), (2, 'b')")
+        second.execute("insert into t values (3, 'c')")
+        two.commit()
+        first.execute("update t set id = 4 where id = 1")
+        first.execute("savepoint s")
+        first.execute("delete from t where id = 2")
+        first.execute("rollback to savepoint s")
+        one.commit()
+        first.execute("insert into t values (5, 'e')")
+        one.rollback()
+    database.execute("truncate table t")
+    mark(database, "end")
+    runs = read_to(log, "end")
+    assert brief(runs) == [
+        ("create", 3),
+        ("create", 1),
+        ("create", 2),
+        ("delete", 1),
+        ("create", 4),
+        ("truncate", None),
+    ]
+    seen = changes(runs)
+    assert seen == sorted(seen)
+    assert commits(runs) == sorted(commits(runs))
+    assert len(commits(runs)) == 4
+    lsn = [change[0] for change in seen]
+    assert lsn[0] < commits(runs)[0] <= lsn[1] == lsn[4] < commits(runs)[1] <= lsn[5] < commits(runs)[2]
+    assert log.idle_position == commits(runs)[-1] == latest(database)
+
+
+def test_the_log_resumes_at_every_commit(database: MySQLDatabase, follow: Open) -> None:
+    log = follow()
+    for number in range(3):
+        database.execute(
+            f"insert into t values ({number}, 'x')",
+            f"insert into t values ({number + 10}, 'y'), ({number + 20}, 'z')",
+            f"create table u{number} (id int primary key) engine = MyISAM",
+            f"insert into u{number} values (1), (2)",
+            "flush binary logs",
+        )
+    mark(database, "end")
+    whole = read_to(log, "end")
+    assert len({file_and_place(end)[0] for end in commits(whole)}) == 4
+    for end in commits(whole)[:-1]:
+        rest = read_to(follow(end), "end")
+        assert changes(rest) == [change for change in changes(whole) if change[0] >= end]
+        assert commits(rest) == [other for other in commits(whole) if other > end]
+
+
+@pytest.mark.slow
+def test_a_huge_transaction_comes_in_parts(
+    database: MySQLDatabase, follow: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PART_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "TAKE_BYTES", 1 << 19)
+    log = follow()
+    database.execute("insert into t select seq, repeat('x', 1000) from seq_1_to_20000")
+    mark(database, "end")
+    runs = read_to(log, "end")
+    parts = [run for run in runs if run.position is None]
+    assert len(parts) > 5
+    assert max(run.nbytes for run in parts) < 3 << 20
+    assert [(seq, key) for _, seq, _, _, key in changes(runs)] == [(2 * n, n + 1) for n in range(20000)]
+    assert len({change[0] for change in changes(runs)}) == 1
+    assert changes(runs)[0][0] < commits(runs)[0]
+
+
+def test_an_event_of_several_packets_is_one(database: MySQLDatabase, follow: Open) -> None:
+    database.execute("set global max_allowed_packet = 134217728", "create table big (id int primary key, v longblob)")
+    log = follow()
+    sizes = [(1 << 24) - 60 + n for n in (0, 20, 40)] + [40 << 20]
+    database.execute(*(f"insert into big values ({n}, repeat('x', {size}))" for n, size in enumerate(sizes)))
+    mark(database, "end")
+    runs = read_to(log, "end")
+    values = [value for run in runs for _, batch in run.changes for value in batch.column("v").to_pylist()]
+    assert [len(value) for value in values] == sizes
+    assert {bytes(set(value)) for value in values} == {b"x"}
+
+
+@pytest.mark.parametrize("checksum", ["CRC32", "NONE"])
+def test_a_compressed_log_says_the_same(database: MySQLDatabase, follow: Open, checksum: str) -> None:
+    database.execute(f"set global binlog_checksum = {checksum}")
+    try:
+        log = follow()
+        told = []
+        for compress in ("OFF", "ON"):
+            database.execute(f"set global log_bin_compress = {compress}")
+            database.execute(
+                "insert into t values (1, repeat('a', 1500)), (2, null), (3, repeat('b', 700))",
+                "update t set v = concat(v, 'c')",
+                "update t set id = 9 where id = 3",
+                f"create table w{compress} (id int primary key, some_column_with_a_long_name varchar(100))",
+                "delete from t",
+            )
+            mark(database, compress)
+            runs = read_to(log, compress)
+            told.append([change[1:] for change in changes(runs)])
+            told.append([batch.column("v").to_pylist() for run in runs for _, batch in run.changes])
+            told.append([len(commits(runs))])
+        assert told[:3] == told[3:]
+        sizes = [run.nbytes for run in runs]
+        assert sum(sizes) < 3000
+    finally:
+        database.execute("set global log_bin_compress = OFF", "set global binlog_checksum = CRC32")
+
+
+def test_the_log_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open) -> None:
+    log = follow()
+    database.execute("insert into t values (1, 'a')", "flush binary logs", "insert into t values (2, 'b')")
+    mark(database, "one")
+    runs = read_to(log, "one")
+    database.execute("flush binary logs", "flush binary logs")
+    for _ in range(50):
+        assert log.read(0.1) == []
+        if log.idle_position == latest(database):
+            break
+    assert log.idle_position == latest(database) > commits(runs)[-1]
+    assert file_and_place(log.idle_position)[0] == file_and_place(commits(runs)[-1])[0] + 2
+    database.execute("insert into t values (3, 'c')")
+    mark(database, "two")
+    assert brief(runs + read_to(log, "two")) == [("create", 1), ("create", 2), ("create", 3)]
+
+
+def test_a_server_that_was_killed_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open) -> None:
+    log = follow()
+    database.execute("insert into t values (1, 'a')")
+    mark(database, "one")
+    before = read_to(log, "one")
+    database.server.kill()
+    with pytest.raises(ConnectionLost):
+        drain(log)
+    database.server.start()
+    again = follow(commits(before)[-1])
+    database.execute("insert into t values (2, 'b')")
+    mark(database, "two")
+    assert brief(before + read_to(again, "two")) == [("create", 1), ("create", 2)]
+
+
+def test_heartbeats_tell_that_the_server_is_there(database: MySQLDatabase, follow: Open) -> None:
+    log = follow()
+    log.read(0.1)
+    heard = log.heard
+    deadline = time.monotonic() + 10
+    while log.heard == heard:
+        assert log.read(0.2) == []
+        assert time.monotonic() < deadline
+    assert log.idle_position == latest(database)
+
+
+def test_a_server_that_falls_silent_is_a_lost_connection(
+    database: MySQLDatabase, follow: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 2)
+    with Proxy(database.server) as proxy:
+        log = follow(url=proxy.through(database.url))
+        log.read(0.1)
+        proxy.pause()
+        with pytest.raises(ConnectionLost, match="silent for 2 s"):
+            drain(log)
+
+
+def test_of_two_readers_with_one_id_the_first_must_go(database: MySQLDatabase, follow: Open) -> None:
+    first = follow(server_id=7)
+    first.read(0.1)
+    second = follow(server_id=7)
+    second.read(0.1)
+    with pytest.raises(PreconditionFailed, match="same server_uuid/server_id") as failure:
+        drain(first)
+    assert "an id of its own" in str(failure.value)
+    assert not failure.value.retryable
+    mark(database, "end")
+    assert read_to(second, "end")
+
+
+def test_log_that_was_purged_is_a_lost_position(database: MySQLDatabase, follow: Open) -> None:
+    begin = latest(database)
+    database.execute("flush binary logs", "flush binary logs")
+    newest = database.execute("show master status")[0][0]
+    follow().read(0.1)
+    database.execute(f"purge binary logs to '{newest}'")
+    log = follow(begin)
+    with pytest.raises(PositionLost, match="Could not find first log file name") as failure:
+        log.read(5)
+    assert "a new dump" in str(failure.value)
+
+
+def test_a_place_that_is_not_there_is_a_lost_position(database: MySQLDatabase, follow: Open) -> None:
+    log = follow(latest(database) + 1_000_000)
+    with pytest.raises(PositionLost, match="impossible position"):
+        log.read(5)
+    database.execute("insert into t values (1, 'a')")
+    for wrong in (1, 5):  # not where an event begins
+        log = follow(latest(database) - wrong)
+        with pytest.raises((PositionLost, DecodeError)):
+            log.read(5)
+
+
+def test_a_statement_instead_of_rows_stops_the_log(database: MySQLDatabase, follow: Open) -> None:
+    log = follow()
+    database.execute("set session binlog_format = STATEMENT", "insert into t values (1, 'secret')")
+    with pytest.raises(DecodeError, match="instead of the rows") as failure:
+        drain(log)
+    assert "secret" not in str(failure.value)
+
+
+def test_an_xa_transaction_stops_the_log(database: MySQLDatabase, follow: Open) -> None:
+    log = follow()
+    database.execute("xa start 'a'", "insert into t values (1, 'a')", "xa end 'a'", "xa prepare 'a'", "xa commit 'a'")
+    with pytest.raises(DecodeError, match="XA transactions are not supported"):
+        drain(log)
+
+
+def test_a_user_without_the_right_to_read_the_log_is_told_so(database: MySQLDatabase, follow: Open) -> None:
+    user = f"u{database.name[-8:]}"
+    database.execute(f"create user {user}@'%' identified by 'pw'", f"grant select on {database.name}.* to {user}@'%'")
+    try:
+        with pytest.raises(PreconditionFailed, match="REPLICATION"):
+            follow(url=database.server.url(database.name, user, "pw")).read(5)
+    finally:
+        database.execute(f"drop user {user}@'%'")
