@@ -121,6 +121,11 @@ class Selection(Protocol):
 class Source(Boundaries, Protocol):
     """A source database, seen from the driver and the executors. Picklable; holds no connection when pickled."""
 
+    @property
+    def default_schema(self) -> str:
+        """Where a table is that is named without a schema."""
+        ...
+
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
         """Check every precondition, create what is missing and allowed, or raise PreconditionFailed with all of it.
 

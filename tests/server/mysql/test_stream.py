@@ -31,6 +31,8 @@ Open = Callable[..., MySQLLog]
 class Captured:
     """The tables of one database."""
 
+    flavor = MARIADB
+
     def __init__(self, database: str) -> None:
         self.database = database
 

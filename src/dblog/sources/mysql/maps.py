@@ -17,6 +17,7 @@ from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Cells, Ints
 from dblog.sources.mysql.events import ROWS, ROWS_COMPRESSED, Events, Type
+from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.rows import Layout
 from dblog.sources.mysql.tablemap import TableMap
 
@@ -30,6 +31,9 @@ _NUMBER = np.uint64((1 << 48) - 1)
 
 class Tables(Protocol):
     """Which tables are captured, and how they look."""
+
+    @property
+    def flavor(self) -> Flavor: ...
 
     def captured(self, table: TableName) -> bool: ...
 
@@ -113,7 +117,7 @@ class TableMaps:
         watermark = table == self._watermark
         if not watermark and not self._tables.captured(table):
             return Target(table, None)
-        mapped = TableMap.parse(body)
+        mapped = TableMap.parse(body, self._tables.flavor)
         schema = self._tables.schema(mapped)
         if not watermark:
             self._schemas[table] = schema

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as a source (`sources.base.Source`): composes connections, preflight, log, chunks and watermarks."""
+"""MySQL and MariaDB as a source (`sources.base.Source`): connections, preflight, log, chunks and watermarks."""
 
 from __future__ import annotations
 
@@ -66,6 +66,10 @@ class MySQL:
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
+    @property
+    def default_schema(self) -> str:
+        return self.address.database
+
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
         names = self._names()
         self._with(lambda connection: preflight.prepare(connection, names))
@@ -76,11 +80,11 @@ class MySQL:
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self._names())
 
-    def _names(self) -> tuple[TableName, ...]:
+    def _names(self, role: str = "control") -> tuple[TableName, ...]:
         """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
         preflight says so."""
         with translating("listing the tables"):
-            found = self._with(catalog.candidates)
+            found = self._with(catalog.candidates, role)
         named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
         names = select_tables(self.patterns, {*found, *named})
         if not names:
@@ -123,7 +127,8 @@ class MySQL:
         return self._with(ask)
 
     def stream(self, position: int) -> MySQLLog:
-        decoder = Decoder(_Tables(self, frozenset(self._names())), position, watermark=WATERMARK, before=self.before)
+        names = frozenset(self._names("log"))  # called by the thread of the log, and a connection is one thread's
+        decoder = Decoder(_Tables(self, names), position, watermark=WATERMARK, before=self.before)
         return MySQLLog(self.address, position, decoder, server_id=self.server_id)
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
@@ -266,6 +271,7 @@ class _Tables:
     def __init__(self, source: MySQL, names: frozenset[TableName]) -> None:
         self._source = source
         self._names = names
+        self.flavor = source._with(source._flavor, "log")
 
     def captured(self, table: TableName) -> bool:
         return table in self._names

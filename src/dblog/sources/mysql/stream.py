@@ -13,9 +13,10 @@ import numpy as np
 
 from dblog.errors import ConnectionLost
 from dblog.sources.base import Run
-from dblog.sources.mysql.connect import Address, Connection, connect, translating
+from dblog.sources.mysql.connect import Address, Connection, connect, server, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import FIRST, Type, file_and_place
+from dblog.sources.mysql.flavor import MARIADB
 from dblog.sources.mysql.packets import Packets, Receiver
 
 TAKE_BYTES = 4 << 20
@@ -27,6 +28,8 @@ PATIENCE_SECONDS = 31_536_000
 """How long the server may wait for us to read on: we stop reading while nobody takes what has been read."""
 
 _REGISTER, _DUMP = 0x15, 0x12
+_ANNOTATED = 2
+"""MariaDB leaves the statements' texts out of the log it sends unless it is asked for all of it: then places add up."""
 _GTID_CAPABILITY = 4
 """Without it MariaDB sends other events in the place of those that older replicas do not know."""
 
@@ -131,5 +134,6 @@ def _dump(connection: Connection, position: int, server_id: int) -> object:
     # A place has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
     place = place if place < 1 << 32 else FIRST
     name = f"{base}.{file:06d}".encode()
-    connection._execute_command(_DUMP, pack("<IHI", place, 0, server_id) + name)
+    flags = _ANNOTATED if server(connection).flavor == MARIADB else 0
+    connection._execute_command(_DUMP, pack("<IHI", place, flags, server_id) + name)
     return connection._sock

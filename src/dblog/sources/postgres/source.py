@@ -91,6 +91,10 @@ class Postgres:
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
+    @property
+    def default_schema(self) -> str:
+        return "public"
+
     def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
         """What the preflight looks at; `followed` is None for a new stream."""
         return Setup(self.slot, self.publication, self._names(), followed is None, frozenset(followed or ()))
