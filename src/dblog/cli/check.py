@@ -14,7 +14,10 @@ from dblog.cli.program import DATABASE, FAILED, AsJson, Tables, Url, app, exampl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dblog.sources.postgres.preflight import Problem, Setup
+    from dblog.core.schema import TableName
+    from dblog.sources.mysql.preflight import Problem as MyProblem
+    from dblog.sources.mysql.source import MySQL
+    from dblog.sources.postgres.preflight import Problem
 
 
 @app.command(
@@ -39,14 +42,19 @@ def check(
 
     Changes nothing. Exit code 1 means that a stream would refuse to start.
     """
+    from dblog.sources.mysql.source import MySQL
     from dblog.sources.postgres import preflight
     from dblog.sources.postgres.connect import connect
     from dblog.spark.options import read_options
 
     given = {"url": url, "tables": tables, "slot": slot, "publication": publication}
     options = read_options({name: value for name, value in given.items() if value is not None})
-    setup = options.source.setup()
-    with closing(connect(options.address, application_name="dblog check")) as connection:
+    source = options.source
+    if isinstance(source, MySQL):
+        _check_mysql(source, admin_sql, as_json)
+        return
+    setup = source.setup()
+    with closing(connect(source.address, application_name="dblog check")) as connection:
         if admin_sql:
             sql = preflight.admin_sql(setup, connection.info.user)
             print_json({"sql": sql}) if as_json else typer.echo(sql, nl=False)
@@ -65,15 +73,36 @@ def check(
             }
         )
     else:
-        _show(str(options.address), setup, problems)
+        _show(str(options.address), setup.tables, problems)
     if not ready:
         raise typer.Exit(FAILED)
 
 
-def _show(source: str, setup: Setup, problems: Sequence[Problem]) -> None:
+def _check_mysql(source: MySQL, admin_sql: bool, as_json: bool) -> None:
+    from dblog.sources.mysql import preflight
+    from dblog.sources.mysql.connect import connect
+
+    if admin_sql:
+        sql = "".join(f"{statement};\n" for statement in preflight.WATERMARK_SQL)
+        print_json({"sql": sql}) if as_json else typer.echo(sql, nl=False)
+        return
+    tables = tuple(source.names())
+    with closing(connect(source.address, program="dblog check")) as connection:
+        problems = preflight.check(connection, tables)
+    ready = not any(p.fatal for p in problems)
+    if as_json:
+        told = {"source": str(source.address), "tables": [str(t) for t in tables]}
+        print_json({"ready": ready, **told, "problems": [asdict(p) for p in problems]})
+    else:
+        _show(str(source.address), tables, problems)
+    if not ready:
+        raise typer.Exit(FAILED)
+
+
+def _show(source: str, tables: Sequence[TableName], problems: Sequence[Problem | MyProblem]) -> None:
     console = output()
     console.print(Text.assemble(("checked ", "bold"), source), soft_wrap=True)
-    console.print(Text("tables  " + ", ".join(map(str, setup.tables))), soft_wrap=True)
+    console.print(Text("tables  " + ", ".join(map(str, tables))), soft_wrap=True)
     for problem in problems:
         mark, style = ("✗", "red") if problem.fatal else ("+", "cyan") if problem.creatable else ("!", "yellow")
         then = "  (will be created)" if problem.creatable else ""

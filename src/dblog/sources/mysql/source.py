@@ -71,16 +71,16 @@ class MySQL:
         return self.address.database
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
-        names = self._names()
+        names = self.names()
         self._with(lambda connection: preflight.prepare(connection, names))
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         """The log has the changes of every table."""
 
     def tables(self) -> Mapping[TableName, TableSchema]:
-        return self._describe(self._names())
+        return self._describe(self.names())
 
-    def _names(self, role: str = "control") -> tuple[TableName, ...]:
+    def names(self, role: str = "control") -> tuple[TableName, ...]:
         """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
         preflight says so."""
         with translating("listing the tables"):
@@ -127,7 +127,7 @@ class MySQL:
         return self._with(ask)
 
     def stream(self, position: int) -> MySQLLog:
-        names = frozenset(self._names("log"))  # called by the thread of the log, and a connection is one thread's
+        names = frozenset(self.names("log"))  # called by the thread of the log, and a connection is one thread's
         decoder = Decoder(_Tables(self, names), position, watermark=WATERMARK, before=self.before)
         return MySQLLog(self.address, position, decoder, server_id=self.server_id)
 
