@@ -19,6 +19,8 @@ import pyarrow as pa
 import pymysql
 import pymysql.connections
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dblog.core.event import UTC_MICROS, Op
 from dblog.core.schema import TableName, TableSchema
@@ -397,6 +399,42 @@ def test_all_types_in_one_table(server: Server) -> None:
     told = server.catalog("t")
     assert schema.columns == tuple(my_column(name, told[name], MARIADB, TypeOptions()) for name in schema.names)
     assert batch.select(list(schema.names)).equals(server.dump(schema))
+
+
+some_rows = st.lists(
+    st.tuples(
+        st.none() | st.integers(0, 2**64 - 1),
+        st.none() | st.decimals(-(10**19), 10**19, places=10),
+        st.none() | st.datetimes(datetime(1, 1, 1)),
+        st.none() | st.integers(-3020399999999, 3020399999999),
+        st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+        st.none() | st.binary(max_size=300),
+        st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        st.none() | st.uuids(),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=some_rows)
+def test_any_rows(server: Server, rows: list[tuple[Any, ...]]) -> None:
+    server.query(
+        "create or replace table t (id int primary key, a bigint unsigned, b decimal(30,10), c datetime(6), d time(6),"
+        " e varchar(30), f blob, g double, h uuid)"
+    )
+    place = server.place()
+    with server.connection.cursor() as cursor:
+        cursor.executemany(
+            "insert into t values (%s, %s, %s, %s, sec_to_time(%s / 1000000), %s, %s, %s, %s)",
+            [(n, *row[:-1], row[-1] and str(row[-1])) for n, row in enumerate(rows)],
+        )
+    schema, batch = server.log(place, "t")
+    assert batch.select(list(schema.names)).equals(server.dump(schema))
+    for name, place in (("a", 0), ("b", 1), ("c", 2), ("e", 4), ("f", 5), ("g", 6)):
+        assert batch[name].to_pylist() == [row[place] for row in rows]
+    assert batch["h"].to_pylist() == [row[7] and str(row[7]) for row in rows]
 
 
 def changes(server: Server, table: str, *statements: str, **options: bool) -> list[tuple[Any, ...]]:
