@@ -94,7 +94,7 @@ class Charset:
         if self.ascii and content.max(initial=0) < 128:
             return stored.cast(pa.string())
         if self.width == 1:
-            return self._mapped(content, ends, cells)
+            return self._mapped(content, ends.astype(np.int64), cells)
         distinct = stored.dictionary_encode()
         texts = [self.decode(value) for value in distinct.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(distinct.indices)

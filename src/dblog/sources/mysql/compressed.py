@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from struct import unpack_from
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +61,8 @@ def inflated(events: Events) -> Events:
 
 def _chained(raw: Raw, pieces: Sequence[Events], fresh: bool) -> Events:
     names = ("kind", "start", "end", "when", "position", "after", "size")
-    return Events(raw, *(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names), fresh=fresh)
+    joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
+    return Events(raw=raw, fresh=fresh, **joined)
 
 
 def _plain(body: bytes, head: int) -> bytes:
@@ -167,10 +169,9 @@ def _inner(event: Events, held: bytes, at: int) -> Events:
         raise unknown(int(kind[np.argmax(wrong)]))
     size = np.zeros(count, np.int64)
     size[0] = event.size[0]
-    same = (np.repeat(array, count) for array in (event.position, event.after))
-    return Events(
-        event.raw, kind, places[:-1] + at + HEADER, places[1:] + at, raw.le32(begin).astype(np.int64), *same, size
-    )
+    when = raw.le32(begin).astype(np.int64)
+    position, after = np.repeat(event.position, count), np.repeat(event.after, count)
+    return Events(event.raw, kind, places[:-1] + at + HEADER, places[1:] + at, when, position, after, size)
 
 
 def parts(event: Events) -> Iterator[Events]:

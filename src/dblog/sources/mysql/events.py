@@ -6,7 +6,7 @@ a checksum. A position is the number of the file and the place in it, in one num
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -102,8 +102,8 @@ class Events:
         return self.raw.data[self.start[number] : self.end[number]].tobytes()
 
     def some(self, which: slice) -> Events:
-        arrays = (self.kind, self.start, self.end, self.when, self.position, self.after, self.size)
-        return Events(self.raw, *(array[which] for array in arrays), fresh=self.fresh)
+        names = ("kind", "start", "end", "when", "position", "after", "size")
+        return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
 def unknown(kind: int) -> DecodeError | PositionLost:

@@ -81,9 +81,9 @@ def read_type(text: str, octets: int | None, collation: int | None, flavor: Flav
         return MyType(Code.json, 4)
     if name == "vector":
         return MyType(Code.vector, 4, dimensions=first)
-    code = Code.__members__.get(name)
-    if code is None or code in (Code.string, Code.blob):
+    if name not in Code.__members__ or name in ("string", "blob"):
         raise DecodeError(f"a column has type {text!r}, which is not known")
+    code = Code[name]
     if code in SIGNED:
         digits, scale = (first, second) if code == Code.decimal else (0, 0)
         return MyType(code, digits, scale, "unsigned" in plain)

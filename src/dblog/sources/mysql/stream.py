@@ -6,6 +6,7 @@ than `PART_BYTES` are parts decoded before it has arrived completely.
 
 from __future__ import annotations
 
+import socket
 import time
 from struct import pack
 
@@ -116,7 +117,7 @@ def _complete(packets: Packets) -> int:
     return 0
 
 
-def _dump(connection: Connection, position: int, server_id: int) -> object:
+def _dump(connection: Connection, position: int, server_id: int) -> socket.socket:
     """Ask for the log; the socket that it comes from."""
     file, place = file_and_place(position)
     with connection.cursor() as cursor:
@@ -136,4 +137,5 @@ def _dump(connection: Connection, position: int, server_id: int) -> object:
     name = f"{base}.{file:06d}".encode()
     flags = _ANNOTATED if server(connection).flavor == MARIADB else 0
     connection._execute_command(_DUMP, pack("<IHI", place, flags, server_id) + name)
-    return connection._sock
+    source: socket.socket = connection._sock
+    return source
