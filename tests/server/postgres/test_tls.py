@@ -153,7 +153,6 @@ def test_every_connection_is_encrypted_and_shows_the_clients_certificate_if_ther
         assert [(r["id"], r["v"]) for r in change(encrypted, log)] == [(3, "w")]
         selected: list[Any] = []
         chunk = source.select(T, Extent(), None)
-        assert chunk is not None
         chunk.read(selected.append)
         assert sum(batch.num_rows for batch in selected) == 10
         sessions = encrypted.execute(
