@@ -152,8 +152,7 @@ def test_every_connection_is_encrypted_and_shows_the_clients_certificate_if_ther
     with following(url, encrypted) as (source, log):
         assert [(r["id"], r["v"]) for r in change(encrypted, log)] == [(3, "w")]
         selected: list[Any] = []
-        chunk = source.select(T, Extent())
-        assert chunk is not None
+        chunk = source.select(T, Extent(), None)
         chunk.read(selected.append)
         assert sum(batch.num_rows for batch in selected) == 10
         sessions = encrypted.execute(
@@ -180,7 +179,7 @@ def test_no_connection_is_made_to_a_server_that_cannot_prove_itself(
             "control": source.tables,
             "log": lambda: source.stream(position),
             "schemas of the log": lambda: change(encrypted, log),
-            "chunks": lambda: source.select(T, Extent()),
+            "chunks": lambda: source.select(T, Extent(), None),
         }
         replace_certificate()
         if connection == "control":

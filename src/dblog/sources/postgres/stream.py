@@ -61,6 +61,8 @@ class PostgresLog:
                 f"(proto_version '1', publication_names {literal(identifier(publication))})"
             )
         self._replication = Replication(self._connection)
+        self._arrived = select.poll()
+        self._arrived.register(self._connection, select.POLLIN)
 
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
         if self._busy:
@@ -70,8 +72,7 @@ class PostgresLog:
             deadline = time.monotonic() + timeout
             while not took and (left := deadline - time.monotonic()) > 0:
                 wait = min(left, SILENCE_SECONDS) if eager else left
-                readable, _, _ = select.select([self._connection], [], [], wait)
-                if eager and not readable:
+                if not self._arrived.poll(wait * 1000) and eager:
                     self._replication.send(self._acknowledged, reply=True)
                 took = self._take()
         self._busy = took >= MANY
