@@ -85,7 +85,7 @@ class MariaDBServer:
     def version(self) -> str:
         """As in "10.11.6"."""
         shown = subprocess.check_output([self._program, "--no-defaults", "--version"], text=True)
-        return re.findall(r"\d+\.\d+\.\d+", shown)[0]
+        return str(re.findall(r"\d+\.\d+\.\d+", shown)[0])
 
     @property
     def port(self) -> int:

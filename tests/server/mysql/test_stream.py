@@ -184,7 +184,7 @@ def test_a_huge_transaction_comes_in_parts(
     runs = read_to(log, "end")
     parts = [run for run in runs if run.position is None]
     assert len(parts) > 5
-    assert max(run.nbytes for run in parts) < 3 << 20
+    assert max(run.nbytes for run in parts) < 2 << 20
     assert [(seq, key) for _, seq, _, _, key in changes(runs)] == [(2 * n, n + 1) for n in range(20000)]
     assert len({change[0] for change in changes(runs)}) == 1
     assert changes(runs)[0][0] < commits(runs)[0]
@@ -235,18 +235,19 @@ def test_the_log_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open)
     mark(database, "one")
     runs = read_to(log, "one")
     database.execute("flush binary logs", "flush binary logs")
-    for _ in range(50):
+    newest = file_and_place(commits(runs)[-1])[0] + 2
+    deadline = time.monotonic() + 20
+    while file_and_place(log.idle_position)[0] < newest:
         assert log.read(0.1) == []
-        if log.idle_position == latest(database):
-            break
-    assert log.idle_position == latest(database) > commits(runs)[-1]
-    assert file_and_place(log.idle_position)[0] == file_and_place(commits(runs)[-1])[0] + 2
+        assert time.monotonic() < deadline
+    assert position(newest, 4) <= log.idle_position <= latest(database)
     database.execute("insert into t values (3, 'c')")
     mark(database, "two")
     assert brief(runs + read_to(log, "two")) == [("create", 1), ("create", 2), ("create", 3)]
 
 
 def test_a_server_that_was_killed_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open) -> None:
+    database.execute("set global innodb_flush_log_at_trx_commit = 1")  # until it starts again
     log = follow()
     database.execute("insert into t values (1, 'a')")
     mark(database, "one")
@@ -298,11 +299,14 @@ def test_of_two_readers_with_one_id_the_first_must_go(database: MySQLDatabase, f
 
 
 def test_log_that_was_purged_is_a_lost_position(database: MySQLDatabase, follow: Open) -> None:
-    begin = latest(database)
+    begin, name = latest(database), database.execute("show master status")[0][0]
     database.execute("flush binary logs", "flush binary logs")
     newest = database.execute("show master status")[0][0]
-    follow().read(0.1)
-    database.execute(f"purge binary logs to '{newest}'")
+    deadline = time.monotonic() + 20
+    while name in [row[0] for row in database.execute("show binary logs")]:
+        assert time.monotonic() < deadline  # a file is kept while a reader that has just gone is there
+        database.execute(f"purge binary logs to '{newest}'")
+        time.sleep(0.1)
     log = follow(begin)
     with pytest.raises(PositionLost, match="Could not find first log file name") as failure:
         log.read(5)
@@ -339,7 +343,7 @@ def test_a_user_without_the_right_to_read_the_log_is_told_so(database: MySQLData
     user = f"u{database.name[-8:]}"
     database.execute(f"create user {user}@'%' identified by 'pw'", f"grant select on {database.name}.* to {user}@'%'")
     try:
-        with pytest.raises(PreconditionFailed, match="REPLICATION"):
+        with pytest.raises(PreconditionFailed, match="grant replication slave"):
             follow(url=database.server.url(database.name, user, "pw")).read(5)
     finally:
         database.execute(f"drop user {user}@'%'")

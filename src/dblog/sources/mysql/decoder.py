@@ -118,7 +118,7 @@ class Decoder:
         raw, kind = events.raw, events.kind
         begin = _BEGIN[kind]
         carried = self._open or _Transaction()
-        transaction = np.cumsum(begin)
+        transaction: Ints = np.cumsum(begin, dtype=np.int64)
         opened = np.flatnonzero(begin)
         first = np.append(0, opened)
         query = kind == Type.query

@@ -6,7 +6,7 @@ a checksum. A position is the number of the file and the place in it, in one num
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -74,6 +74,9 @@ def file_and_place(position: int) -> tuple[int, int]:
     return position >> PLACE_BITS, max(position & ((1 << PLACE_BITS) - 1), FIRST)
 
 
+ARRAYS = ("kind", "start", "end", "when", "position", "after", "size")
+
+
 @dataclass(frozen=True, eq=False)
 class Events:
     """Consecutive events, as arrays."""
@@ -102,8 +105,7 @@ class Events:
         return self.raw.data[self.start[number] : self.end[number]].tobytes()
 
     def some(self, which: slice) -> Events:
-        arrays = (self.kind, self.start, self.end, self.when, self.position, self.after, self.size)
-        return Events(self.raw, *(array[which] for array in arrays), fresh=self.fresh)
+        return replace(self, **{name: getattr(self, name)[which] for name in ARRAYS})
 
 
 def unknown(kind: int) -> DecodeError | PositionLost:

@@ -67,18 +67,20 @@ class Receiver:
         return len(self._starts)
 
     def receive(self, timeout: float, most: int) -> int:
-        """Take what is there, up to about `most` bytes, waiting only for the first of them; how many bytes."""
+        """Take what is there, up to `most` bytes, waiting only for the first of them; how many bytes."""
         received = 0
         while received < most:
             if self._have == len(self._data):
                 self._grow()
             self._socket.settimeout(0 if received else max(timeout, 0))
             try:
-                count = self._socket.recv_into(self._data[self._have :].data)
+                count = self._socket.recv_into(self._data[self._have :].data[: most - received])
             except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
                 break
             except OSError as error:
                 raise ServerError(_LOST, f"the connection broke: {error}") from error
+            if not count and received:
+                break  # what it said last comes first
             if not count:
                 raise ServerError(_LOST, "the server closed the connection")
             self._have += count

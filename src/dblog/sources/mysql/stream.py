@@ -6,12 +6,14 @@ than `PART_BYTES` are parts decoded before it has arrived completely.
 
 from __future__ import annotations
 
+import socket
 import time
 from struct import pack
 
 import numpy as np
+import pymysql.err
 
-from dblog.errors import ConnectionLost
+from dblog.errors import ConnectionLost, PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.mysql.connect import Address, Connection, connect, translating
 from dblog.sources.mysql.decoder import Decoder
@@ -29,6 +31,10 @@ PATIENCE_SECONDS = 31_536_000
 _REGISTER, _DUMP = 0x15, 0x12
 _GTID_CAPABILITY = 4
 """Without it MariaDB sends other events in the place of those that older replicas do not know."""
+_ALL_EVENTS = 2
+"""Without it MariaDB leaves out the texts of statements, and places can no longer be counted. To MySQL it says that we
+know its newer heartbeats."""
+_DENIED = 1045
 
 # The kinds of events that end nothing: what is behind the last other one may be the beginning of a transaction.
 _GOES_ON = np.zeros(256, np.bool_)
@@ -113,7 +119,7 @@ def _complete(packets: Packets) -> int:
     return 0
 
 
-def _dump(connection: Connection, position: int, server_id: int) -> object:
+def _dump(connection: Connection, position: int, server_id: int) -> socket.socket:
     """Ask for the log; the socket that it comes from."""
     file, place = file_and_place(position)
     with connection.cursor() as cursor:
@@ -127,9 +133,16 @@ def _dump(connection: Connection, position: int, server_id: int) -> object:
         cursor.execute(f"set session net_write_timeout = {PATIENCE_SECONDS}")
     # Host, user, password and port say nothing: the server only shows them.
     connection._execute_command(_REGISTER, pack("<I3xHII", server_id, 0, 0, 0))
-    connection._read_ok_packet()
+    try:
+        connection._read_ok_packet()
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != _DENIED:
+            raise
+        denied = f"opening the log failed: {error.args[1]}"
+        raise PreconditionFailed(denied, hint="grant replication slave on *.* to the user in the URL") from error
     # A place has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
     place = place if place < 1 << 32 else FIRST
     name = f"{base}.{file:06d}".encode()
-    connection._execute_command(_DUMP, pack("<IHI", place, 0, server_id) + name)
-    return connection._sock
+    connection._execute_command(_DUMP, pack("<IHI", place, _ALL_EVENTS, server_id) + name)
+    source: socket.socket = connection._sock
+    return source
