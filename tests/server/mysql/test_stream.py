@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
+from dblog.demo.mariadb import MariaDBServer, find_mariadb
 from dblog.errors import ConnectionLost, DecodeError, PositionLost, PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.mysql import stream as module
-from dblog.sources.mysql.connect import parse
+from dblog.sources.mysql.connect import connect, parse
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import file_and_place, position
 from dblog.sources.mysql.flavor import MARIADB
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
-from tests.conftest import MySQLDatabase
+from tests.conftest import MARIADB_SETTINGS, MySQLDatabase
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.server
@@ -271,6 +274,63 @@ def test_heartbeats_tell_that_the_server_is_there(database: MySQLDatabase, follo
         assert log.read(0.2) == []
         assert time.monotonic() < deadline
     assert log.idle_position == latest(database)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a server shows of itself (`server`), and what somebody else could show for it (`other`)."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("server", "other"):
+        made = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
+        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *made]
+        subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secure(certificates: Path) -> Iterator[MySQLDatabase]:
+    if find_mariadb() is None:
+        pytest.skip("mariadb is not installed: scripts/mariadb.sh")
+    files = {"ssl_cert": str(certificates / "server.pem"), "ssl_key": str(certificates / "server.key")}
+    with MariaDBServer(settings={**MARIADB_SETTINGS, **files}) as server:
+        yield MySQLDatabase(server, "mysql")
+
+
+def test_the_log_comes_over_tls(secure: MySQLDatabase, certificates: Path) -> None:
+    ca = f"?ssl_ca={certificates}/server.pem&ssl_mode=VERIFY_IDENTITY"
+    begin = latest(secure)
+    tables = Captured("safe")
+    decoder = Decoder(tables, begin, watermark=TableName("safe", "watermark"))
+    log = MySQLLog(parse(secure.url + ca), begin, decoder, server_id=9)
+    secure.execute(
+        "create database safe",
+        "create table safe.t (id int primary key, v text)",
+        "create table safe.watermark (id int primary key, token text)",
+        "insert into safe.t select seq, repeat('x', 1000) from seq_1_to_3000",
+        "insert into safe.watermark values (1, 'end')",
+    )
+    runs = read_to(log, "end")
+    log.close()
+    assert [key for _, key in brief(runs)] == list(range(1, 3001))
+    assert secure.execute("show status like 'ssl_accepts'")[0][1] != "0"
+
+
+@pytest.mark.parametrize("mode", ["VERIFY_CA", "VERIFY_IDENTITY"])
+def test_somebody_elses_certificate_is_refused(secure: MySQLDatabase, certificates: Path, mode: str) -> None:
+    with pytest.raises(PreconditionFailed, match="certificate verify failed"):
+        connect(f"{secure.url}?ssl_ca={certificates}/other.pem&ssl_mode={mode}")
+
+
+@pytest.mark.parametrize(
+    ("query", "encrypted"), [("", True), ("?ssl_mode=REQUIRED", True), ("?ssl_mode=DISABLED", False)]
+)
+def test_a_session_is_encrypted_as_the_url_says(secure: MySQLDatabase, query: str, encrypted: bool) -> None:
+    connection = connect(secure.url + query)
+    with connection.cursor() as cursor:
+        cursor.execute("show session status like 'ssl_cipher'")
+        assert bool(cursor.fetchone()[1]) is encrypted
+    connection.close()
 
 
 def test_a_server_that_falls_silent_is_a_lost_connection(
