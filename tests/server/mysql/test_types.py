@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import socket
 import struct
@@ -10,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,19 @@ from dblog.errors import DecodeError, PreconditionFailed
 from dblog.sources.columns import Raw
 from dblog.sources.mysql.charsets import CHARSETS, charset
 from dblog.sources.mysql.flavor import MARIADB
-from dblog.sources.mysql.kinds import MyColumn, TypeOptions
+from dblog.sources.mysql.kinds import MyColumn, MyType, TypeOptions
 from dblog.sources.mysql.results import decode_rows
 from dblog.sources.mysql.rows import Layout, find_changes, table_batch
+from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
+from dblog.sources.mysql.types import my_column, table_schema
 
 pytestmark = pytest.mark.server
 
 TABLE_MAP, ROWS = 19, (23, 24, 25, 30, 31, 32)
 BINLOG_DUMP, PREPARE, EXECUTE = 0x12, 0x16, 0x17
 SETTINGS = {
+    "skip-grant-tables": "on",  # then it needs no tables of its own, and begins with an empty directory
     "log-bin": "binlog",
     "server-id": "1",
     "binlog-format": "ROW",
@@ -61,19 +62,19 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A server of this module's own."""
+    """A server of this module's own, without users."""
     program = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin")
     if program is None:
         pytest.skip("mariadbd is not installed")
     home = tmp_path_factory.mktemp("mariadb")
-    install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={home}/data", "--skip-test-db"]
-    subprocess.run([*install, "--auth-root-authentication-method=normal"], check=True, capture_output=True)
+    Path(home, "data").mkdir()
     chosen = free_port()
     place = [f"--datadir={home}/data", f"--socket={home}/s", f"--pid-file={home}/pid", f"--port={chosen}"]
     options = [f"--{name}={value}" for name, value in SETTINGS.items()]
     with Path(home, "log").open("wb") as log:
         server = subprocess.Popen(
-            [program, "--no-defaults", "--user=root", "--bind-address=127.0.0.1", *place, *options], stderr=log
+            [program, "--no-defaults", "--user=root", "--bind-address=127.0.0.1", *place, *options],
+            stderr=log,
         )
     try:
         deadline = time.monotonic() + 60
@@ -125,9 +126,14 @@ class Server:
         reader.close()
         return found
 
-    def catalog(self, table: str) -> dict[str, str]:
-        where = f"table_schema = '{self.database}' and table_name = '{table}'"
-        return dict(self.query(f"select column_name, column_type from information_schema.columns where {where}"))
+    def catalog(self, table: str) -> dict[str, MyType]:
+        found = self.query(
+            "select c.column_name, c.column_type, c.character_octet_length, a.id from information_schema.columns c"
+            " left join information_schema.collation_character_set_applicability a"
+            " on a.full_collation_name = c.collation_name and a.character_set_name = c.character_set_name"
+            f" where c.table_schema = '{self.database}' and c.table_name = '{table}'"
+        )
+        return {name: read_type(spelled, octets, collation, MARIADB) for name, spelled, octets, collation in found}
 
     def log(
         self, place: tuple[str, int], table: str, options: TypeOptions | None = None, *, before: bool = False
@@ -135,7 +141,7 @@ class Server:
         """The changes of a table since a place in the log."""
         maps: dict[bytes, tuple[TableMap, list[int], list[bytes]]] = {}
         for kind, body in self.events(place):
-            if kind == TABLE_MAP and (mapped := TableMap.parse(body)).table == TableName(self.database, table):
+            if kind == TABLE_MAP and (mapped := TableMap.parse(body, MARIADB)).table == TableName(self.database, table):
                 maps.setdefault(body[:6], (mapped, [], []))
             elif kind in ROWS and body[:6] in maps:
                 maps[body[:6]][1].append(kind)
@@ -188,6 +194,8 @@ def server(port: int, request: pytest.FixtureRequest) -> Iterator[Server]:
 LONG = "x" * 5000 + "é漢😀"
 NUMBERS = ["0", "1", "-1"]
 ODD_TIMES = ["'00:00:00'", "'-00:00:01'", "'838:59:59'", "'-838:59:59'", "'23:59:59'", "'100:00:00'"]
+NAIVE = pa.timestamp("us")
+ZERO = "'0000-00-00'"
 TYPES: list[tuple[str, pa.DataType, list[str]]] = [
     ("tinyint", pa.int8(), [*NUMBERS, "127", "-128"]),
     ("tinyint unsigned", pa.int16(), ["0", "255"]),
@@ -219,18 +227,18 @@ TYPES: list[tuple[str, pa.DataType, list[str]]] = [
     ("bit(63)", pa.int64(), [str(2**63 - 1), "1"]),
     ("bit(64)", pa.decimal128(20), [str(2**64 - 1), "0", str(2**63)]),
     ("year", pa.int16(), ["1901", "2155", "0", "2024"]),
-    ("date", pa.date32(), ["'0000-00-00'", "'0001-01-01'", "'1000-01-01'", "'2024-02-29'", "'9999-12-31'", "'1969-12-31'"]),
+    ("date", pa.date32(), [ZERO, "'0001-01-01'", "'2024-02-29'", "'9999-12-31'", "'1969-12-31'"]),
     ("time", pa.string(), ODD_TIMES),
     ("time(1)", pa.string(), [*ODD_TIMES, "'-00:00:00.1'", "'-01:02:03.9'", "'838:59:58.9'"]),
     ("time(3)", pa.string(), [*ODD_TIMES, "'-00:00:00.001'", "'-01:02:03.999'", "'12:00:00.05'"]),
     ("time(6)", pa.string(), [*ODD_TIMES, "'-00:00:00.000001'", "'-838:59:58.999999'", "'00:00:00.999999'"]),
-    ("datetime", pa.timestamp("us"), ["'0000-00-00'", "'0001-01-01 00:00:00'", "'9999-12-31 23:59:59'", "'2024-02-29 12:34:56'"]),
-    ("datetime(2)", pa.timestamp("us"), ["'0000-00-00'", "'1969-12-31 23:59:59.99'", "'2024-01-01 00:00:00.01'"]),
-    ("datetime(4)", pa.timestamp("us"), ["'1969-12-31 23:59:59.9999'", "'2024-01-01 00:00:00.0001'"]),
-    ("datetime(5)", pa.timestamp("us"), ["'1969-12-31 23:59:59.99999'", "'2024-01-01 00:00:00.00001'"]),
-    ("datetime(6)", pa.timestamp("us"), ["'0000-00-00'", "'9999-12-31 23:59:59.999999'", "'2024-01-01 10:20:30.000001'"]),
-    ("timestamp null", UTC_MICROS, ["'0000-00-00'", "'1970-01-01 00:00:01'", "'2038-01-19 03:14:07'", "'2024-03-31 02:30:00'"]),
-    ("timestamp(3) null", UTC_MICROS, ["'0000-00-00'", "'1970-01-01 00:00:01.001'", "'2024-10-27 02:30:00.999'"]),
+    ("datetime", NAIVE, [ZERO, "'0001-01-01 00:00:00'", "'9999-12-31 23:59:59'", "'2024-02-29 12:34:56'"]),
+    ("datetime(2)", NAIVE, [ZERO, "'1969-12-31 23:59:59.99'", "'2024-01-01 00:00:00.01'"]),
+    ("datetime(4)", NAIVE, ["'1969-12-31 23:59:59.9999'", "'2024-01-01 00:00:00.0001'"]),
+    ("datetime(5)", NAIVE, ["'1969-12-31 23:59:59.99999'", "'2024-01-01 00:00:00.00001'"]),
+    ("datetime(6)", NAIVE, [ZERO, "'9999-12-31 23:59:59.999999'", "'2024-01-01 10:20:30.000001'"]),
+    ("timestamp null", UTC_MICROS, [ZERO, "'1970-01-01 00:00:01'", "'2038-01-19 03:14:07'", "'2024-03-31 02:30:00'"]),
+    ("timestamp(3) null", UTC_MICROS, [ZERO, "'1970-01-01 00:00:01.001'", "'2024-10-27 02:30:00.999'"]),
     ("timestamp(6) null", UTC_MICROS, ["'1970-01-01 00:00:00.5'", "'2024-10-27 02:30:00.999999'"]),
     ("char(5)", pa.string(), ["''", "'a'", "'ab  '", "'é漢😀xy'"]),
     ("char(255)", pa.string(), ["'a'", "repeat('😀', 255)", "'  lead'"]),
@@ -250,6 +258,9 @@ TYPES: list[tuple[str, pa.DataType, list[str]]] = [
     ("text", pa.string(), ["''", f"'{LONG}'"]),
     ("mediumtext", pa.string(), ["repeat('é', 70000)"]),
     ("longtext character set koi8r", pa.string(), ["'Привет'"]),
+    ("varchar(1000) character set latin1 compressed", pa.string(), ["''", "'é'", "repeat('é', 900)"]),
+    ("varbinary(200) compressed", pa.binary(), ["''", "'a'", "repeat('z', 200)"]),
+    ("longblob compressed", pa.binary(), ["''", "repeat('z', 70000)"]),
     ("json", pa.string(), ["""'{"b": 1,  "a": [true, null, 1.50]}'""", "'3'"]),
     ("binary(4)", pa.binary(), ["''", "'a'", "x'00010000'", "x'ff000000'", "'    '", "'abcd'"]),
     ("binary(255)", pa.binary(), ["''", "'a'", "repeat(x'ff', 255)"]),
@@ -354,14 +365,201 @@ def test_a_value_is_the_same_from_log_and_dump_and_the_one_printed(
         assert printed(logged, column) == said
 
 
-@pytest.mark.parametrize("sql", [sql for sql, _, _ in TYPES])
-def test_types_are_spelled_as_the_catalog_spells_them(server: Server, sql: str) -> None:
+LABELS = r"""enum('a','it''s','b\\s','n\nl','t\tb','z\0z','q"q','r\rr','%','é','a,b','(','x\\nx')"""
+
+
+@pytest.mark.parametrize(
+    "sql", [*(sql for sql, _, _ in TYPES), LABELS, LABELS.replace("enum", "set").replace(",'a,b'", "")]
+)
+def test_log_and_catalog_give_equal_types(server: Server, sql: str) -> None:
     server.query(f"create table t (id int primary key, c {sql})")
     place = server.place()
     server.query("insert into t values (1, null)")
     schema, _ = server.log(place, "t")
     told = server.catalog("t")["c"]
-    base = told.split("(")[0]
+    assert schema.column("c") == my_column("c", told, MARIADB, TypeOptions())
+    [(printed,)] = server.query(
+        "select column_type from information_schema.columns"
+        f" where table_schema = '{server.database}' and table_name = 't' and column_name = 'c'"
+    )
+    base = printed.split("(")[0]
     if base in ("tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "year"):
-        told = base + (" unsigned" if "unsigned" in told else "")
-    assert schema.column("c").type == told
+        printed = base + (" unsigned" if "unsigned" in printed else "")
+    assert schema.column("c").type == printed
+
+
+def test_all_types_in_one_table(server: Server) -> None:
+    """What the log says of some columns only, it says of the right ones."""
+    some = ", ".join(f"c{n} {sql}" for n, (sql, _, _) in enumerate(TYPES))
+    server.query(f"create table t (id int primary key, {some}) row_format = dynamic")
+    place = server.place()
+    firsts, lasts = (", ".join(values[place] for _, _, values in TYPES) for place in (0, -1))
+    server.query(f"insert into t values (1, {firsts}), (2, {lasts}), (3{', null' * len(TYPES)})")
+    schema, batch = server.log(place, "t")
+    told = server.catalog("t")
+    assert schema.columns == tuple(my_column(name, told[name], MARIADB, TypeOptions()) for name in schema.names)
+    assert batch.select(list(schema.names)).equals(server.dump(schema))
+
+
+some_rows = st.lists(
+    st.tuples(
+        st.none() | st.integers(0, 2**64 - 1),
+        st.none() | st.decimals(-(10**19), 10**19, places=10),
+        st.none() | st.datetimes(datetime(1, 1, 1)),
+        st.none() | st.integers(-3020399999999, 3020399999999),
+        st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+        st.none() | st.binary(max_size=300),
+        st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        st.none() | st.uuids(),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=some_rows)
+def test_any_rows(server: Server, rows: list[tuple[Any, ...]]) -> None:
+    server.query(
+        "create or replace table t (id int primary key, a bigint unsigned, b decimal(30,10), c datetime(6), d time(6),"
+        " e varchar(30), f blob, g double, h uuid)"
+    )
+    place = server.place()
+    with server.connection.cursor() as cursor:
+        cursor.executemany(
+            "insert into t values (%s, %s, %s, %s, sec_to_time(%s / 1000000), %s, %s, %s, %s)",
+            [(n, *row[:-1], row[-1] and str(row[-1])) for n, row in enumerate(rows)],
+        )
+    schema, batch = server.log(place, "t")
+    assert batch.select(list(schema.names)).equals(server.dump(schema))
+    for name, place in (("a", 0), ("b", 1), ("c", 2), ("e", 4), ("f", 5), ("g", 6)):
+        assert batch[name].to_pylist() == [row[place] for row in rows]
+    assert batch["h"].to_pylist() == [row[7] and str(row[7]) for row in rows]
+
+
+def changes(server: Server, table: str, *statements: str, **options: bool) -> list[tuple[Any, ...]]:
+    place = server.place()
+    for statement in statements:
+        server.query(statement)
+    schema, batch = server.log(place, table, **options)
+    return [(Op(row["_op"]).name, *(row[name] for name in schema.names)) for row in batch.to_pylist()]
+
+
+def test_updates_and_deletes(server: Server) -> None:
+    server.query("create table t (a int, b varchar(10), c text, primary key (b, a))")
+    found = changes(
+        server,
+        "t",
+        "insert into t values (1, 'x', 'one'), (2, 'y', null)",
+        "update t set c = 'new'",
+        "update t set b = 'Y' where a = 2",
+        "delete from t where a = 1",
+    )
+    assert found == [
+        ("create", 1, "x", "one"),
+        ("create", 2, "y", None),
+        ("update", 1, "x", "new"),
+        ("update", 2, "y", "new"),
+        ("delete", 2, "y", "new"),
+        ("create", 2, "Y", "new"),
+        ("delete", 1, "x", "new"),
+    ]
+
+
+def test_generated_and_invisible_columns_are_in_the_log(server: Server) -> None:
+    server.query(
+        "create table t (id int primary key, v int as (id + 1) virtual, s int as (id * 2) stored, i int invisible)"
+    )
+    place = server.place()
+    server.query("insert into t (id, i) values (1, 9), (2, null)")
+    server.query("update t set id = id + 10")
+    schema, batch = server.log(place, "t")
+    assert schema.names == ("id", "v", "s", "i")
+    rows = list(zip(*(batch[name].to_pylist() for name in schema.names), strict=True))
+    assert rows == [(1, 2, 2, 9), (2, 3, 4, None), (1, 2, 2, 9), (11, 12, 22, 9), (2, 3, 4, None), (12, 13, 24, None)]
+    assert server.dump(schema).to_pylist()[0] == {"id": 11, "v": 12, "s": 22, "i": 9}
+
+
+@pytest.mark.parametrize("kind", ["minimal", "noblob"])
+def test_a_log_without_all_columns_is_refused(server: Server, kind: str) -> None:
+    server.query("create table t (id int primary key, a int, b text)")
+    server.query(f"set session binlog_row_image = {kind}")
+    with pytest.raises(DecodeError, match="binlog_row_image = FULL"):
+        changes(server, "t", "insert into t (id, a) values (1, 2)", "update t set a = 3")
+
+
+@pytest.mark.parametrize("kind", ["minimal", "no_log"])
+def test_a_log_without_metadata_is_refused(server: Server, kind: str) -> None:
+    server.query("create table t (id int primary key)")
+    place = server.place()
+    server.query(f"set global binlog_row_metadata = {kind}")
+    try:
+        server.query("insert into t values (1)")
+    finally:
+        server.query("set global binlog_row_metadata = full")
+    with pytest.raises(PreconditionFailed, match="binlog_row_metadata = FULL"):
+        server.log(place, "t")
+
+
+@pytest.mark.parametrize("key", ["primary key (a, id)", "primary key (b(3), id)"])
+def test_the_key_is_in_its_own_order(server: Server, key: str) -> None:
+    server.query(f"create table t (id int, a int, b varchar(20), {key})")
+    place = server.place()
+    server.query("insert into t values (1, 2, 'abcdef')")
+    schema, _ = server.log(place, "t")
+    assert schema.key == (("a", "id") if "(a" in key else ("b", "id"))
+
+
+def test_dates_of_no_calendar_are_refused_or_text(server: Server) -> None:
+    server.query("create table t (id int primary key, d date, m datetime(3), s timestamp(2) null, n decimal(10,3))")
+    place = server.place()
+    server.query(
+        "insert into t values (1, '2024-00-00', '2024-02-31 01:02:03.5', '2024-01-01', -1.5),"
+        " (2, '0000-00-00', '0000-00-00', '0000-00-00', 0), (3, null, null, null, null)"
+    )
+    with pytest.raises(DecodeError, match="2024-00-00"):
+        server.log(place, "t")
+    schema, batch = server.log(place, "t", TypeOptions(decimals="string", dates="string"))
+    rows = [tuple(row[name] for name in schema.names) for row in batch.to_pylist()]
+    assert [(str(a), *b) for a, *b in rows] == server.query("select * from t", plain=True)
+    assert server.dump(schema).to_pylist() == [dict(zip(schema.names, row, strict=True)) for row in rows]
+
+
+def test_every_collation_has_its_character_set(server: Server) -> None:
+    found = server.query("select id, character_set_name from information_schema.collation_character_set_applicability")
+    assert len(found) > 300
+    assert [charset(number).name for number, _ in found] == [name for _, name in found]
+    widths = dict(server.query("select character_set_name, maxlen from information_schema.character_sets"))
+    assert {name: CHARSETS[name].width for name in widths} == widths
+
+
+CODES = {
+    "ujis": ["seq_32768_to_65535", f"seq_{0x8FA1A1}_to_{0x8FFEFE}"],
+    "eucjpms": ["seq_32768_to_65535", f"seq_{0x8FA1A1}_to_{0x8FFEFE}"],
+    "utf8mb3": [],
+    "utf8mb4": [],
+    "binary": [],
+    "gb18030": [],
+}
+WIDE = ["seq_0_to_255", "seq_32768_to_65535"]
+
+
+@pytest.mark.parametrize("name", sorted(CHARSETS))
+def test_characters_are_what_the_server_makes_of_them(server: Server, name: str) -> None:
+    made = CHARSETS[name]
+    usual = ["seq_0_to_255"] if made.width == 1 else WIDE
+    for codes in CODES.get(name, usual):
+        padded = {"utf-16-be": 2, "utf-16-le": 2, "utf-32-be": 4}.get(made.codec)
+        spelled = f"lpad(char(seq), {padded}, x'00')" if padded else "char(seq)"
+        found = server.query(
+            f"select hex(c), hex(convert(convert(c using {name}) using utf8mb4)) from"
+            f" (select {spelled} c from {codes} where seq < 256 or seq & 255 >= 0x30) x"
+        )
+        wrong = []
+        for stored, shown in found:
+            # Of bytes that are not one whole character the server makes nothing, or several.
+            text = bytes.fromhex(shown or "").decode("utf-8", "surrogatepass")
+            if len(text) == 1 and not 0xD800 <= ord(text) < 0xE000 and made.decode(bytes.fromhex(stored)) != text:
+                wrong.append((stored, text))
+        assert wrong == []
+        assert len(found) > 100

@@ -12,12 +12,14 @@ class Flavor:
     name: str
     collection: str
     """How `information_schema` spells the type of a geometry that is a collection."""
+    text_geometry: bool
+    """A table map gives character sets for geometries too."""
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
 
 
-MYSQL = Flavor("MySQL", "geomcollection", frozenset())
-MARIADB = Flavor("MariaDB", "geometrycollection", frozenset({"uuid", "inet4", "inet6"}))
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset())
+MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}))
 
 
 def flavor_of(version: str) -> Flavor:

@@ -1,4 +1,4 @@
-"""A column's type as the log has it, as SQL spells it, and as the kernels that read its values need it."""
+"""A column's type as the log has it, and as the kernels that read its values need it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 from dblog.core.schema import Column
 from dblog.errors import DecodeError
 from dblog.sources.columns import Cells
-from dblog.sources.mysql.flavor import Flavor
 
 
 class Code(IntEnum):
@@ -45,8 +44,7 @@ class Code(IntEnum):
 
 INTEGERS = {Code.tinyint: 1, Code.smallint: 2, Code.mediumint: 3, Code.int: 4, Code.bigint: 8}
 """Widths in bytes."""
-SIGNED = {*INTEGERS, Code.float, Code.double, Code.decimal, Code.year}
-"""Those for which a table map has a bit that says whether they are unsigned."""
+SIGNED = {*INTEGERS, Code.float, Code.double, Code.decimal}
 BINARY = 63
 """The collation of bytes that are no text."""
 
@@ -70,10 +68,12 @@ class MyType:
     scale: int = 0
     unsigned: bool = False
     collation: int = BINARY
-    labels: tuple[bytes, ...] = ()
-    """Of an ENUM or SET, in the column's character set."""
+    labels: tuple[str, ...] = ()
+    """Of an ENUM or SET."""
     geometry: int = 0
     dimensions: int = 0
+    compressed: bool = False
+    """A MariaDB column of which each value is compressed by itself."""
     special: str | None = None
     """`uuid`, `inet4` or `inet6`: the log shows it as BINARY(n), the catalog told us."""
 
@@ -85,12 +85,6 @@ class MyColumn(Column):
     codec: str
     """A key of CODECS."""
     kind: MyType
-    labels: tuple[str, ...] = ()
-
-    @property
-    def log_width(self) -> int:
-        """Bytes of a value in the log; when negative, of the length in front of it."""
-        return log_width(self.kind)
 
 
 Kernel = Callable[[Cells, MyColumn], pa.Array]
@@ -153,43 +147,6 @@ def log_width(kind: MyType) -> int:
         case code if code in INTEGERS:
             return INTEGERS[Code(code)]
     raise DecodeError(f"type {kind.code} in the log")
-
-
-_GEOMETRIES = ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon")
-_BLOBS = ("tiny", "", "medium", "long")
-
-
-def spelled(kind: MyType, flavor: Flavor, bytes_per_character: int, labels: tuple[str, ...]) -> str:
-    """The type in SQL: `information_schema.columns.column_type` as far as the log can tell.
-
-    It cannot tell the display width of numbers (`int(11)` is `int`, so BOOLEAN is `tinyint`, `float(7,4)` is `float`
-    and `year(4)` is `year`), ZEROFILL, and on MariaDB JSON (`longtext`).
-    """
-    if kind.special:
-        return kind.special
-    name = Code(kind.code).name
-    binary = kind.collation == BINARY
-    match kind.code:
-        case Code.decimal:
-            name = f"decimal({kind.size},{kind.scale})"
-        case Code.bit:
-            name = f"bit({kind.size})"
-        case Code.timestamp | Code.datetime | Code.time if kind.size:
-            name = f"{name}({kind.size})"
-        case Code.string:
-            name = f"binary({kind.size})" if binary else f"char({kind.size // bytes_per_character})"
-        case Code.varchar:
-            name = f"varbinary({kind.size})" if binary else f"varchar({kind.size // bytes_per_character})"
-        case Code.blob:
-            name = _BLOBS[kind.size - 1] + ("blob" if binary else "text")
-        case Code.enum | Code.set:
-            quoted = ",".join("'" + label.replace("'", "''") + "'" for label in labels)
-            name = f"{name}({quoted})"
-        case Code.geometry:
-            name = (*_GEOMETRIES, flavor.collection)[kind.geometry]
-        case Code.vector:
-            name = f"vector({kind.dimensions})"
-    return name + " unsigned" if kind.unsigned and kind.code != Code.year else name
 
 
 def wrong_value(column: MyColumn, value: str, hint: str | None = None) -> DecodeError:

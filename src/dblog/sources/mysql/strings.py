@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
+import zlib
 
 import numpy as np
 import pyarrow as pa
 
 from dblog.sources import columns
-from dblog.sources.columns import Cells
+from dblog.sources.columns import Cells, Raw
 from dblog.sources.mysql import json
 from dblog.sources.mysql.charsets import charset
-from dblog.sources.mysql.kinds import MyColumn, refuse
+from dblog.sources.mysql.kinds import MyColumn, refuse, wrong_value
 
 
 def text(cells: Cells, column: MyColumn) -> pa.Array:
@@ -19,11 +20,42 @@ def text(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def text_log(cells: Cells, column: MyColumn) -> pa.Array:
-    return charset(column.kind.collation).strings(cells)
+    return charset(column.kind.collation).strings(_inflated(cells, column))
 
 
 def raw_bytes(cells: Cells, column: MyColumn) -> pa.Array:
     return columns.binary(cells)
+
+
+def bytes_log(cells: Cells, column: MyColumn) -> pa.Array:
+    return columns.binary(_inflated(cells, column))
+
+
+_ZLIB, _WITHOUT_HEADER, _LENGTH = 0x80, 0x08, 0x07
+
+
+def _inflated(cells: Cells, column: MyColumn) -> Cells:
+    """The values of a compressed column: a byte that says how, the length in as many bytes as that says, then zlib; or
+    a zero and the value as it is."""
+    if not column.kind.compressed:
+        return cells
+    values = [_inflate(value, column) if value else b"" for value in columns.binary(cells).to_pylist()]
+    raw, start, size = Raw.join(values)
+    return Cells(raw, start, np.where(cells.length < 0, -1, size))
+
+
+def _inflate(value: bytes, column: MyColumn) -> bytes:
+    how = value[0]
+    if how == 0:
+        return value[1:]
+    after = 1 + (how & _LENGTH)
+    try:
+        made = zlib.decompress(value[after:], -15 if how & _WITHOUT_HEADER else 15)
+    except zlib.error:
+        made = b""
+    if how & 0xF0 != _ZLIB or len(made) != int.from_bytes(value[1:after]):
+        raise wrong_value(column, value.hex())
+    return made
 
 
 def padded_log(cells: Cells, column: MyColumn) -> pa.Array:
@@ -60,8 +92,8 @@ def enum_log(cells: Cells, column: MyColumn) -> pa.Array:
     index = _number(cells, column.kind.size).astype(np.int64)
     if cells.valid is not None:
         index[~cells.valid] = 0
-    refuse(column, index > len(column.labels), lambda row: str(index[row]))
-    return pa.array(["", *column.labels], pa.string()).take(columns.fixed(pa.int64(), index, cells.valid))
+    refuse(column, index > len(column.kind.labels), lambda row: str(index[row]))
+    return pa.array(["", *column.kind.labels], pa.string()).take(columns.fixed(pa.int64(), index, cells.valid))
 
 
 def set_log(cells: Cells, column: MyColumn) -> pa.Array:
@@ -69,11 +101,12 @@ def set_log(cells: Cells, column: MyColumn) -> pa.Array:
     value = _number(cells, column.kind.size)
     if cells.valid is not None:
         value[~cells.valid] = 0
-    count = len(column.labels)
+    labels = column.kind.labels
+    count = len(labels)
     if count < 64:
         refuse(column, value >> np.uint64(count) != 0, lambda row: hex(int(value[row])))
     distinct, place = np.unique(value, return_inverse=True)
-    texts = [",".join(label for n, label in enumerate(column.labels) if bits >> n & 1) for bits in distinct.tolist()]
+    texts = [",".join(label for n, label in enumerate(labels) if bits >> n & 1) for bits in distinct.tolist()]
     return pa.array(texts, pa.string()).take(columns.fixed(pa.int64(), place.astype(np.int64), cells.valid))
 
 

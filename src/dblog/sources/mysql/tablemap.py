@@ -12,6 +12,8 @@ from enum import IntEnum
 
 from dblog.core.schema import TableName
 from dblog.errors import DecodeError, PreconditionFailed
+from dblog.sources.mysql.charsets import charset
+from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.kinds import BINARY, SIGNED, Code, MyType
 
 
@@ -52,10 +54,10 @@ class TableMap:
     """Empty when there is none. A column of which the key takes only a prefix counts whole."""
 
     @classmethod
-    def parse(cls, body: bytes) -> TableMap:
+    def parse(cls, body: bytes, flavor: Flavor) -> TableMap:
         """From an event without its header and checksum. Raises PreconditionFailed without full metadata."""
         try:
-            return _parse(body)
+            return _parse(body, flavor)
         except (IndexError, KeyError, ValueError) as error:
             raise DecodeError(f"a table map in the log cannot be read: {error}") from error
 
@@ -89,7 +91,7 @@ class _Bytes:
         return self.take(self.packed())
 
 
-def _parse(body: bytes) -> TableMap:
+def _parse(body: bytes, flavor: Flavor) -> TableMap:
     read = _Bytes(body)
     number = read.number(6)
     read.take(2)
@@ -109,7 +111,7 @@ def _parse(body: bytes) -> TableMap:
             f"the log does not describe the columns of table {table}",
             hint="set global binlog_row_metadata = FULL; what was written before cannot be read",
         )
-    types = _described([_type(code, parameters, table) for code in codes], extra)
+    types = _described([_type(code, parameters, table) for code in codes], extra, flavor)
     names = [name.decode() for name in _strings(extra[Field.column_name])]
     visible = _bits(extra[Field.visibility], len(codes)) if Field.visibility in extra else [True] * len(codes)
     columns = tuple(map(MappedColumn, names, types, nullable, visible))
@@ -123,6 +125,10 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
     match code:
         case Code.varchar:
             return MyType(code, parameters.number(2))
+        case 141:
+            return MyType(Code.varchar, parameters.number(2), compressed=True)
+        case 140:
+            return MyType(Code.blob, parameters.number(1), compressed=True)
         case Code.string:
             real, size = parameters.take(2)
             if real in (Code.enum, Code.set):
@@ -141,22 +147,17 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
             return MyType(code, parameters.number(1))
         case _ if code in set(Code) - {Code.enum, Code.set}:
             return MyType(code)
-    hints = {
-        7: "the column has the format of MySQL 5.5: alter table ... force",
-        11: "the column has the format of MySQL 5.5: alter table ... force",
-        12: "the column has the format of MySQL 5.5: alter table ... force",
-        140: "compressed columns are not supported: alter table ... modify it without COMPRESSED",
-        141: "compressed columns are not supported: alter table ... modify it without COMPRESSED",
-    }
-    raise DecodeError(f"table {table} has a column of type {code}, which is not known", hint=hints.get(code))
+    old = "it has the format of MySQL 5.5: alter table ... force" if code in (7, 11, 12) else None
+    raise DecodeError(f"table {table} has a column of type {code}, which is not known", hint=old)
 
 
-def _described(types: list[MyType], extra: dict[int, bytes]) -> list[MyType]:
+def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> list[MyType]:
     """The types with what the optional metadata says of them, each field of the columns it is about."""
-    numbers = [n for n, kind in enumerate(types) if kind.code in SIGNED]
+    numbers = [n for n, kind in enumerate(types) if kind.code in SIGNED or kind.code == Code.year]
     for n, unsigned in zip(numbers, _bits(extra.get(Field.signedness, b""), len(numbers)), strict=True):
-        types[n] = replace(types[n], unsigned=unsigned)
-    texts = [n for n, kind in enumerate(types) if kind.code in (Code.varchar, Code.string, Code.blob)]
+        types[n] = replace(types[n], unsigned=unsigned and types[n].code in SIGNED)
+    textual = {Code.varchar, Code.string, Code.blob} | ({Code.geometry} if flavor.text_geometry else set())
+    texts = [n for n, kind in enumerate(types) if kind.code in textual]
     labelled = [n for n, kind in enumerate(types) if kind.code in (Code.enum, Code.set)]
     for places, default, each in (
         (texts, Field.default_charset, Field.column_charset),
@@ -167,7 +168,7 @@ def _described(types: list[MyType], extra: dict[int, bytes]) -> list[MyType]:
     for code, field in ((Code.enum, Field.enum_labels), (Code.set, Field.set_labels)):
         places = [n for n in labelled if types[n].code == code]
         for n, labels in zip(places, _labels(extra.get(field, b"")), strict=True):
-            types[n] = replace(types[n], labels=labels)
+            types[n] = replace(types[n], labels=tuple(map(charset(types[n].collation).decode, labels)))
     shapes = [n for n, kind in enumerate(types) if kind.code == Code.geometry]
     for n, shape in zip(shapes, _packed(extra.get(Field.geometry, b"")), strict=True):
         types[n] = replace(types[n], geometry=shape)

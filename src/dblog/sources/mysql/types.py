@@ -32,7 +32,6 @@ from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError, PreconditionFailed
 from dblog.sources.columns import Cells
 from dblog.sources.mysql import numbers, strings, temporal
-from dblog.sources.mysql.charsets import charset
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.kinds import (
     BINARY,
@@ -44,8 +43,8 @@ from dblog.sources.mysql.kinds import (
     MyColumn,
     MyType,
     TypeOptions,
-    spelled,
 )
+from dblog.sources.mysql.spelling import spelled
 from dblog.sources.mysql.tablemap import TableMap
 
 CODECS: dict[str, Codec] = {
@@ -66,7 +65,7 @@ CODECS: dict[str, Codec] = {
         Codec("timestamp", temporal.timestamp_log, temporal.timestamp_row, SHORT),
         Codec("time", temporal.time_log, temporal.time_row, SHORT),
         Codec("text", strings.text_log, strings.text, LENGTH),
-        Codec("bytes", strings.raw_bytes, strings.raw_bytes, LENGTH),
+        Codec("bytes", strings.bytes_log, strings.raw_bytes, LENGTH),
         Codec("binary", strings.padded_log, strings.raw_bytes, LENGTH),
         Codec("enum", strings.enum_log, strings.text, LENGTH),
         Codec("set", strings.set_log, strings.text, LENGTH),
@@ -85,9 +84,7 @@ _INTEGER: dict[int, pa.DataType] = {1: pa.int8(), 2: pa.int16(), 3: pa.int32(), 
 def my_column(name: str, kind: MyType, flavor: Flavor, options: TypeOptions) -> MyColumn:
     """The column `name`, whose type is `kind`."""
     codec, arrow = _mapped(kind, options)
-    stored = charset(kind.collation)
-    labels = tuple(map(stored.decode, kind.labels))
-    return MyColumn(name, spelled(kind, flavor, stored.width, labels), arrow, codec, kind, labels)
+    return MyColumn(name, spelled(kind, flavor), arrow, codec, kind)
 
 
 def _mapped(kind: MyType, options: TypeOptions) -> tuple[str, pa.DataType]:
@@ -126,19 +123,16 @@ def _mapped(kind: MyType, options: TypeOptions) -> tuple[str, pa.DataType]:
     return code.name, (_UNSIGNED if kind.unsigned else _INTEGER)[INTEGERS[code]]
 
 
-_FIXED_BINARY = {"uuid": 16, "inet4": 4, "inet6": 16}
-
-
 def table_schema(
     mapped: TableMap,
     flavor: Flavor,
     options: TypeOptions | None = None,
-    catalog: Mapping[str, str] | None = None,
+    catalog: Mapping[str, MyType] | None = None,
 ) -> TableSchema:
     """The schema of a table as the log describes it. Raises PreconditionFailed when it has no primary key.
 
-    `catalog` has the columns' types as the catalog spells them now (`column_type` by name): of a column that the log
-    shows as BINARY(16) only the catalog knows that it is a UUID.
+    `catalog` has the columns' types as the catalog has them now, by name: of a column that the log shows as BINARY(16)
+    only the catalog knows that it is a UUID.
     """
     if not mapped.key:
         raise PreconditionFailed(
@@ -146,9 +140,9 @@ def table_schema(
         )
     described = []
     for column in mapped.columns:
-        kind, told = column.type, (catalog or {}).get(column.name)
-        if told in flavor.fixed_binary and (kind.code, kind.size) == (Code.string, _FIXED_BINARY[told]):
-            kind = replace(kind, special=told)
+        told = (catalog or {}).get(column.name)
+        hidden = told is not None and replace(told, special=None) == column.type
+        kind = told if told is not None and hidden else column.type
         described.append(my_column(column.name, kind, flavor, options or TypeOptions()))
     return TableSchema(mapped.table, tuple(described), mapped.key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +23,7 @@ from dblog.sources.mysql.flavor import MARIADB
 from dblog.sources.mysql.kinds import Code, TypeOptions
 from dblog.sources.mysql.results import decode_rows
 from dblog.sources.mysql.rows import Layout, find_changes, table_batch
+from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql import build
@@ -34,9 +36,10 @@ ZERO = np.iinfo(np.int64).min
 
 def table(field: Field, options: TypeOptions | None, catalog: dict[str, str] | None) -> tuple[TableMap, TableSchema]:
     mapped = TableMap.parse(
-        build.table_map([KEY, field], extra=b"".join(bytes([k]) + sized(v) for k, v in field.extra.items()))
+        build.table_map([KEY, field], extra=b"".join(bytes([k]) + sized(v) for k, v in field.extra.items())), MARIADB
     )
-    return mapped, table_schema(mapped, MARIADB, options, catalog)
+    told = {name: read_type(spelled, None, None, MARIADB) for name, spelled in (catalog or {}).items()}
+    return mapped, table_schema(mapped, MARIADB, options, told)
 
 
 def from_log(
@@ -305,7 +308,7 @@ def test_labels() -> None:
 
 
 def test_geometries_are_wkb_with_their_reference_system() -> None:
-    field = Field("c", Code.geometry, b"\4", extra={7: packed(1)})
+    field = Field("c", Code.geometry, b"\4", collation=63, extra={7: packed(1)})
     point = b"\1" + struct.pack("<Idd", 1, 1.5, -2.0)
     ewkb = b"\1" + struct.pack("<IIdd", 0x20000001, 4326, 1.5, -2.0)
     values = [struct.pack("<I", 0) + point, None, struct.pack("<I", 4326) + point]
@@ -333,6 +336,19 @@ def test_addresses_and_uuids_of_mariadb() -> None:
         "018c2e65-473a-7f00-b5d4-ae2b3c4d5e6f",
         "0" * 8 + "-0000" * 3 + "-" + "0" * 12,
     ]
+
+
+def test_compressed_columns_of_mariadb() -> None:
+    text, data = Field("c", 141, b"\x00\x04", collation=8), Field("c", 140, b"\2", collation=63)
+    whole = "é".encode("latin-1") * 300
+    raw = zlib.compress(whole, wbits=-15)
+    stored = [b"\x8a\x01\x2c" + raw, None, b"", b"\0short", b"\x82\x01\x2c" + zlib.compress(whole)]
+    values = each(lambda v: build.short(v, 2), stored)
+    assert from_log(text, values).to_pylist() == ["é" * 300, None, "", "short", "é" * 300]
+    assert from_log(data, values).to_pylist() == [whole, None, b"", b"short", whole]
+    for wrong in (b"\x8a\x01\x2d" + raw, b"\x8a\x01\x2cabc", b"\x9a\x01\x2c" + raw):
+        with pytest.raises(DecodeError, match="column 'c'"):
+            from_log(data, [build.short(wrong, 2)])
 
 
 def test_a_value_that_is_no_utf8_is_refused() -> None:

@@ -48,7 +48,7 @@ Row = tuple[Any, ...]
 
 
 def layout(key: Sequence[int] = (0,)) -> Layout:
-    mapped = TableMap.parse(table_map(FIELDS, key=key))
+    mapped = TableMap.parse(table_map(FIELDS, key=key), MYSQL)
     return Layout.of(mapped, table_schema(mapped, MYSQL))
 
 
@@ -181,7 +181,7 @@ def test_any_column_may_be_of_the_key(column: int, new: Any) -> None:
 
 
 def test_a_schema_may_leave_columns_out() -> None:
-    mapped = TableMap.parse(table_map(FIELDS))
+    mapped = TableMap.parse(table_map(FIELDS), MYSQL)
     whole = table_schema(mapped, MYSQL)
     some = type(whole)(whole.table, tuple(c for c in whole.columns if c.name in ("id", "long", "t3")), whole.key)
     made = batch(Layout.of(mapped, some), [UPDATE], [event(UPDATE, [ROW, (2, *ROW[1:])])])
@@ -190,9 +190,9 @@ def test_a_schema_may_leave_columns_out() -> None:
 
 
 def test_a_schema_of_another_table_is_refused() -> None:
-    other = TableMap.parse(table_map([number("id", Code.int), number("other", Code.int)]))
+    other = TableMap.parse(table_map([number("id", Code.int), number("other", Code.int)]), MYSQL)
     with pytest.raises(DecodeError, match="is not that of the log"):
-        Layout.of(TableMap.parse(table_map(FIELDS)), table_schema(other, MYSQL))
+        Layout.of(TableMap.parse(table_map(FIELDS), MYSQL), table_schema(other, MYSQL))
 
 
 @pytest.mark.parametrize("few", [0, 1000])
@@ -238,7 +238,7 @@ def test_a_key_is_never_null() -> None:
 
 def test_a_wide_table_has_a_longer_count() -> None:
     fields = [number(f"c{n}", Code.int, nullable=n > 0) for n in range(300)]
-    mapped = TableMap.parse(table_map(fields))
+    mapped = TableMap.parse(table_map(fields), MYSQL)
     how = Layout.of(mapped, table_schema(mapped, MYSQL))
     values = [struct.pack("<i", n) if n % 3 else None for n in range(1, 300)]
     body = row_event(WRITE, 300, [image([struct.pack("<i", 0), *values])])

@@ -10,6 +10,7 @@ from dblog.core.schema import TableName
 from dblog.errors import DecodeError, PreconditionFailed
 from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor, flavor_of
 from dblog.sources.mysql.kinds import Code, TypeOptions
+from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import Field, blob, char, label, number, packed, sized, table_map, varchar
@@ -19,7 +20,7 @@ LATIN1, UCS2, BINARY = 8, 35, 63
 
 def spelled(field: Field, flavor: Flavor = MYSQL, extra: bytes = b"") -> str:
     body = table_map([number("id", Code.int, nullable=False), field], extra=extra)
-    return table_schema(TableMap.parse(body), flavor).column(field.name).type
+    return table_schema(TableMap.parse(body, flavor), flavor).column(field.name).type
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,8 @@ def spelled(field: Field, flavor: Flavor = MYSQL, extra: bytes = b"") -> str:
         (label("c", Code.enum, 1, [b"a", "é".encode("latin-1"), b"it's"], LATIN1), "enum('a','é','it''s')"),
         (label("c", Code.set, 1, [b"x", b"y"]), "set('x','y')"),
         (Field("c", Code.json, b"\4"), "json"),
+        (Field("c", 141, b"\xe9\x03", collation=LATIN1), "varchar(1000) /*M!100301 COMPRESSED*/"),
+        (Field("c", 140, b"\2", collation=BINARY), "blob /*M!100301 COMPRESSED*/"),
     ],
 )
 def test_types_are_spelled_as_the_catalog_does(field: Field, sql: str) -> None:
@@ -74,7 +77,7 @@ def test_a_vector_has_its_dimensions() -> None:
 
 def test_a_table_map_has_names_nullability_and_key() -> None:
     fields = [varchar("naïve"), number("a", Code.int, nullable=False), number("b", Code.int, nullable=False)]
-    mapped = TableMap.parse(table_map(fields, key=[2, 1], schema="laden", name="größen"))
+    mapped = TableMap.parse(table_map(fields, key=[2, 1], schema="laden", name="größen"), MYSQL)
     assert mapped.table == TableName("laden", "größen")
     assert mapped.id == 77
     assert [(c.name, c.nullable) for c in mapped.columns] == [("naïve", True), ("a", False), ("b", False)]
@@ -83,7 +86,7 @@ def test_a_table_map_has_names_nullability_and_key() -> None:
 
 
 def test_a_key_of_prefixes_counts_its_columns_whole() -> None:
-    mapped = TableMap.parse(table_map([varchar("a"), varchar("b")], key=[1, 0], prefixes=[0, 10]))
+    mapped = TableMap.parse(table_map([varchar("a"), varchar("b")], key=[1, 0], prefixes=[0, 10]), MYSQL)
     assert mapped.key == ("b", "a")
 
 
@@ -95,7 +98,7 @@ def test_signs_are_those_of_the_numbers_only() -> None:
         number("year", Code.year, unsigned=True),
         number("last", Code.decimal, meta=b"\5\2", unsigned=True),
     ]
-    mapped = TableMap.parse(table_map(fields))
+    mapped = TableMap.parse(table_map(fields), MYSQL)
     assert [c.name for c in mapped.columns if c.type.unsigned] == ["n0", "n3", "n6", "year", "last"]
 
 
@@ -103,47 +106,57 @@ def test_a_default_character_set_has_exceptions() -> None:
     fields = [Field(name, Code.varchar, struct.pack("<H", 20)) for name in "abcd"]
     extra = b"\x02" + sized(packed(45) + packed(1) + packed(LATIN1) + packed(3) + packed(UCS2))
     extra += b"\x04" + sized(b"".join(sized(name.encode()) for name in "abcd"))
-    mapped = TableMap.parse(table_map(fields, full=False, extra=b"") + extra + b"\x08" + sized(b"\0"))
+    mapped = TableMap.parse(table_map(fields, full=False, extra=b"") + extra + b"\x08" + sized(b"\0"), MYSQL)
     assert [c.type.collation for c in mapped.columns] == [45, LATIN1, 45, UCS2]
+
+
+def test_geometries_of_mariadb_have_a_character_set_too() -> None:
+    shapes = b"\x07" + sized(packed(1))
+    for flavor, collation in ((MYSQL, None), (MARIADB, BINARY)):
+        point = Field("p", Code.geometry, b"\4", collation=collation)
+        body = table_map([varchar("a", 20, LATIN1), point, varchar("b", 20, UCS2)], extra=shapes)
+        assert [c.type.collation for c in TableMap.parse(body, flavor).columns] == [LATIN1, BINARY, UCS2]
+        with pytest.raises(DecodeError):
+            TableMap.parse(body, MYSQL if flavor is MARIADB else MARIADB)
 
 
 def test_invisible_columns_are_known() -> None:
     fields = [number("id", Code.int), number("hidden", Code.int)]
-    mapped = TableMap.parse(table_map(fields, extra=b"\x0c" + sized(b"\x80")))
+    mapped = TableMap.parse(table_map(fields, extra=b"\x0c" + sized(b"\x80")), MYSQL)
     assert [c.visible for c in mapped.columns] == [True, False]
 
 
 def test_without_full_metadata_it_says_how_to_get_it() -> None:
     with pytest.raises(PreconditionFailed, match="binlog_row_metadata = FULL"):
-        TableMap.parse(table_map([number("id", Code.int)], full=False))
+        TableMap.parse(table_map([number("id", Code.int)], full=False), MYSQL)
 
 
 def test_a_table_without_key_is_refused() -> None:
     with pytest.raises(PreconditionFailed, match=r"shop\.t has no primary key"):
-        table_schema(TableMap.parse(table_map([number("id", Code.int)], key=None)), MYSQL)
+        table_schema(TableMap.parse(table_map([number("id", Code.int)], key=None), MYSQL), MYSQL)
 
 
-@pytest.mark.parametrize(("code", "hint"), [(12, "force"), (140, "COMPRESSED"), (6, ""), (99, ""), (247, "")])
+@pytest.mark.parametrize(("code", "hint"), [(12, "force"), (6, ""), (99, ""), (247, "")])
 def test_an_unknown_type_is_refused(code: int, hint: str) -> None:
     with pytest.raises(DecodeError, match=f"type {code}") as caught:
-        TableMap.parse(table_map([Field("c", code)]))
+        TableMap.parse(table_map([Field("c", code)]), MYSQL)
     assert hint in (caught.value.hint or "")
 
 
 def test_every_shorter_table_map_is_refused() -> None:
     whole = table_map([number("id", Code.int), varchar("v"), label("e", Code.enum, 1, [b"a", b"b"])])
-    TableMap.parse(whole)
+    TableMap.parse(whole, MYSQL)
     complete = {len(whole) - len(b"\x08" + sized(b"\0"))}  # without a key
     complete.add(min(complete) - len(b"\x0b" + sized(packed(45))))  # without the character sets of labels
     for size in range(len(whole)):
         if size not in complete:
             with pytest.raises((DecodeError, PreconditionFailed)):
-                TableMap.parse(whole[:size])
+                TableMap.parse(whole[:size], MYSQL)
 
 
 def test_only_mariadb_has_uuids_and_only_the_catalog_knows() -> None:
-    mapped = TableMap.parse(table_map([char("u", 16, BINARY), char("v", 16, BINARY), char("w", 15, BINARY)]))
-    told = dict.fromkeys("uw", "uuid")
+    mapped = TableMap.parse(table_map([char("u", 16, BINARY), char("v", 16, BINARY), char("w", 15, BINARY)]), MYSQL)
+    told = dict.fromkeys("uw", read_type("uuid", None, None, MARIADB))
     assert [c.type for c in table_schema(mapped, MARIADB, catalog=told).columns] == ["uuid", "binary(16)", "binary(15)"]
     assert table_schema(mapped, MYSQL, catalog=told).columns[0].type == "binary(16)"
     assert table_schema(mapped, MARIADB).columns[0].type == "binary(16)"
@@ -155,7 +168,7 @@ def test_options_deliver_text() -> None:
         number("n", Code.decimal, meta=b"\5\2"),
         number("wide", Code.decimal, meta=b"\x27\2"),
     ]
-    mapped = TableMap.parse(table_map(fields))
+    mapped = TableMap.parse(table_map(fields), MYSQL)
     usual = table_schema(mapped, MYSQL)
     assert [str(c.arrow) for c in usual.columns] == ["date32[day]", "decimal128(5, 2)", "string"]
     text = table_schema(mapped, MYSQL, TypeOptions(decimals="string", dates="string"))
