@@ -65,7 +65,7 @@ def follow(database: MySQLDatabase) -> Iterator[Open]:
     def now_or_after(after: int | None = None, *, server_id: int | None = None, url: str | None = None) -> MySQLLog:
         begin = latest(database) if after is None else after
         watermark = TableName(database.name, "watermark")
-        decoder = Decoder(Captured(database.name), begin, watermark=watermark)
+        decoder = Decoder(Captured(database.name), MARIADB, begin, watermark=watermark)
         follow_id = server_id or 5000 + len(opened) + hash(database.name) % 100_000 * 100
         opened.append(MySQLLog(parse(url or database.url), begin, decoder, server_id=follow_id))
         return opened[-1]
@@ -301,7 +301,7 @@ def test_the_log_comes_over_tls(secure: MySQLDatabase, certificates: Path) -> No
     ca = f"?ssl_ca={certificates}/server.pem&ssl_mode=VERIFY_IDENTITY"
     begin = latest(secure)
     tables = Captured("safe")
-    decoder = Decoder(tables, begin, watermark=TableName("safe", "watermark"))
+    decoder = Decoder(tables, MARIADB, begin, watermark=TableName("safe", "watermark"))
     log = MySQLLog(parse(secure.url + ca), begin, decoder, server_id=9)
     secure.execute(
         "create database safe",

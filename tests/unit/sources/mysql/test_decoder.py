@@ -50,7 +50,7 @@ class Shop:
 
 
 def decoder(tables: Shop | None = None, begin: int = 0, *, before: bool = False) -> Decoder:
-    return Decoder(tables or Shop(), begin, watermark=WATERMARK, before=before)
+    return Decoder(tables or Shop(), MARIADB, begin, watermark=WATERMARK, before=before)
 
 
 def row(key: int, value: str | None = "x") -> list[bytes | None]:
