@@ -7,7 +7,7 @@ but the first into one.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from struct import unpack_from
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
-from dblog.sources.mysql.events import HEADER, KNOWN, ROWS_COMPRESSED, Events, Type, unknown
+from dblog.sources.mysql.events import ARRAYS, HEADER, KNOWN, ROWS_COMPRESSED, Events, Type, unknown
 
 PART_BYTES = 8 << 20
 """A transaction that is larger than this is decompressed in parts."""
@@ -56,13 +56,8 @@ def inflated(events: Events) -> Events:
         at += len(held)
         first = number + 1
     pieces.append(events.some(slice(first, None)))
-    return _chained(Raw.pad(np.concatenate(content)), pieces, events.fresh)
-
-
-def _chained(raw: Raw, pieces: Sequence[Events], fresh: bool) -> Events:
-    names = ("kind", "start", "end", "when", "position", "after", "size")
-    joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
-    return Events(raw=raw, fresh=fresh, **joined)
+    joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in ARRAYS}
+    return replace(events, raw=Raw.pad(np.concatenate(content)), **joined)
 
 
 def _plain(body: bytes, head: int) -> bytes:
@@ -169,9 +164,16 @@ def _inner(event: Events, held: bytes, at: int) -> Events:
         raise unknown(int(kind[np.argmax(wrong)]))
     size = np.zeros(count, np.int64)
     size[0] = event.size[0]
-    when = raw.le32(begin).astype(np.int64)
-    position, after = np.repeat(event.position, count), np.repeat(event.after, count)
-    return Events(event.raw, kind, places[:-1] + at + HEADER, places[1:] + at, when, position, after, size)
+    return replace(
+        event,
+        kind=kind,
+        start=places[:-1] + at + HEADER,
+        end=places[1:] + at,
+        when=raw.le32(begin).astype(np.int64),
+        position=np.repeat(event.position, count),
+        after=np.repeat(event.after, count),
+        size=size,
+    )
 
 
 def parts(event: Events) -> Iterator[Events]:
@@ -184,6 +186,6 @@ def parts(event: Events) -> Iterator[Events]:
         if end:
             inner = _inner(event, held[:end], Raw.origin)
             yield replace(inner, raw=Raw.pad(np.frombuffer(held, np.uint8)))
-            event = replace(event, size=np.zeros(1, np.int64))
+            event = replace(event, size=np.zeros(1, np.int64), fresh=False)
     if left:
         raise DecodeError("a compressed transaction in the log does not end where its last event does")

@@ -43,6 +43,7 @@ PORT = 3306
 
 SCHEMES = ("mysql", "mariadb")
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
+_WITHOUT_FILES = ("DISABLED", "PREFERRED")
 PARAMETERS = ("connect_timeout", "socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode")
 
 _ENCODE = "percent-encode special characters in names and passwords, e.g. %40 for '@', %2F for '/', %25 for '%'"
@@ -70,8 +71,9 @@ class Address:
 
     @property
     def ssl_mode(self) -> str:
-        """As MySQL's own clients have it: whoever names an authority wants it to be asked."""
-        return self.get("ssl_mode", "VERIFY_CA" if self.get("ssl_ca") else "PREFERRED").upper()
+        """Whoever names an authority wants it to be asked, and whoever shows a certificate wants it to be seen."""
+        usual = "VERIFY_CA" if self.get("ssl_ca") else "REQUIRED" if self.get("ssl_cert") else "PREFERRED"
+        return self.get("ssl_mode", usual).upper()
 
     @cached_property
     def masked(self) -> str:
@@ -154,7 +156,12 @@ def _validate(found: Address) -> None:
         raise ConfigError(
             f"option 'url' has ssl_mode={found.ssl_mode} without ssl_ca", hint="name the authority's file"
         )
-    if bool(found.get("ssl_key")) and not found.get("ssl_cert"):
+    if found.ssl_mode in _WITHOUT_FILES and (found.get("ssl_ca") or found.get("ssl_cert")):
+        raise ConfigError(
+            f"option 'url' has ssl_mode={found.ssl_mode}, for which ssl_ca and ssl_cert mean nothing",
+            hint="say ssl_mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY, or leave out the files",
+        )
+    if found.get("ssl_key") and not found.get("ssl_cert"):
         raise ConfigError("option 'url' has ssl_key without ssl_cert", hint="name the certificate's file")
     timeout = found.get("connect_timeout", "1")
     if not re.fullmatch(r"[1-9][0-9]{0,4}", timeout):
@@ -166,9 +173,11 @@ def connect(url: str | Address, *, program: str = "dblog") -> Connection:
     address = parse(url) if isinstance(url, str) else url
     options: dict[str, Any] = {"unix_socket": address.get("socket")} if address.get("socket") else {}
     with translating(f"connecting to {address.masked}", secrets=address.secrets):
-        encryption = _encryption(address)
-        options |= {"ssl": encryption} if encryption else {"ssl_disabled": True}
-        connection = pymysql.connect(
+        if address.ssl_mode == "DISABLED" or address.get("socket"):
+            options["ssl_disabled"] = True
+        elif address.ssl_mode != "PREFERRED":  # which is what the driver does by itself
+            options["ssl"] = _encryption(address)
+        return pymysql.connect(
             host=address.host or None,
             port=address.port,
             user=address.user,
@@ -181,18 +190,9 @@ def connect(url: str | Address, *, program: str = "dblog") -> Connection:
             program_name=program,
             **options,
         )
-    if address.ssl_mode not in ("DISABLED", "PREFERRED") and not isinstance(connection._sock, ssl.SSLSocket):
-        connection.close()
-        raise PreconditionFailed(
-            f"connecting to {address.masked} failed: the server does not offer TLS",
-            hint="set it up on the server, or say ssl_mode=PREFERRED",
-        )
-    return connection
 
 
-def _encryption(address: Address) -> ssl.SSLContext | None:
-    if address.ssl_mode == "DISABLED" or address.get("socket"):
-        return None
+def _encryption(address: Address) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = address.ssl_mode == "VERIFY_IDENTITY"
     if not address.ssl_mode.startswith("VERIFY"):
@@ -258,6 +258,7 @@ def translating(doing: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
         raise translate(exc, doing, secrets=secrets) from (None if leaks else exc)
 
 
+_CHECK_TLS = "check ssl_mode, ssl_ca, ssl_cert and ssl_key in the URL, and that the server offers TLS"
 _LOST = {1053, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3169, 4031}
 _LOGIN = {1045, 1130, 1129, 1251, 1275, 1524, 1698, 1820, 1862, 2054, 2059, 2061, 3118, 3159, 3955, 4151}
 _RIGHTS = {1044, 1142, 1143, 1211, 1227, 1370, 3530}
@@ -295,7 +296,7 @@ def _meaning_of_tls(exc: Exception) -> tuple[type[SourceError], str] | None:
     if isinstance(cause, ssl.SSLCertVerificationError) or (
         isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
     ):
-        return PreconditionFailed, "check ssl_mode, ssl_ca, ssl_cert and ssl_key in the URL"
+        return PreconditionFailed, _CHECK_TLS
     return None
 
 
@@ -311,6 +312,8 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
         )
     if number in _LOST:
         return ConnectionLost, "check that the server runs and can be reached from here"
+    if number == 2026:
+        return PreconditionFailed, _CHECK_TLS
     if number in _LOGIN:
         return PreconditionFailed, "check user and password in the URL, and from which hosts the user may connect"
     if number in _RIGHTS:

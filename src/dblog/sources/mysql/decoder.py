@@ -25,6 +25,7 @@ from dblog.sources.base import Commits, Run
 from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
 from dblog.sources.mysql.events import BEGINS, Events, Type
+from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
@@ -80,8 +81,10 @@ class Decoder:
     `watermark` names the table whose column `token` carries the watermarks. `before` adds the old rows.
     """
 
-    def __init__(self, tables: Tables, begin: int, *, watermark: TableName, before: bool = False) -> None:
-        self._maps = TableMaps(tables, watermark)
+    def __init__(
+        self, tables: Tables, flavor: Flavor, begin: int, *, watermark: TableName, before: bool = False
+    ) -> None:
+        self._maps = TableMaps(tables, flavor, watermark)
         self._before = before
         self._reader = EventReader(begin)
         self._open: _Transaction | None = None
@@ -118,7 +121,7 @@ class Decoder:
         raw, kind = events.raw, events.kind
         begin = _BEGIN[kind]
         carried = self._open or _Transaction()
-        transaction = np.cumsum(begin, dtype=np.int64)
+        transaction: Ints = np.cumsum(begin, dtype=np.int64)
         opened = np.flatnonzero(begin)
         first = np.append(0, opened)
         query = kind == Type.query

@@ -74,6 +74,9 @@ def file_and_place(position: int) -> tuple[int, int]:
     return position >> PLACE_BITS, max(position & ((1 << PLACE_BITS) - 1), FIRST)
 
 
+ARRAYS = ("kind", "start", "end", "when", "position", "after", "size")
+
+
 @dataclass(frozen=True, eq=False)
 class Events:
     """Consecutive events, as arrays."""
@@ -102,8 +105,7 @@ class Events:
         return self.raw.data[self.start[number] : self.end[number]].tobytes()
 
     def some(self, which: slice) -> Events:
-        names = ("kind", "start", "end", "when", "position", "after", "size")
-        return replace(self, **{name: getattr(self, name)[which] for name in names})
+        return replace(self, **{name: getattr(self, name)[which] for name in ARRAYS})
 
 
 def unknown(kind: int) -> DecodeError | PositionLost:

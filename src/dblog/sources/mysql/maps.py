@@ -58,8 +58,9 @@ class Target:
 class TableMaps:
     """The table maps of a log so far."""
 
-    def __init__(self, tables: Tables, watermark: TableName) -> None:
+    def __init__(self, tables: Tables, flavor: Flavor, watermark: TableName) -> None:
         self._tables = tables
+        self._flavor = flavor
         self._watermark = watermark
         self._targets: dict[bytes, Target] = {}
         self._same: dict[tuple[TableName, Layout | None], Target] = {}
@@ -117,7 +118,7 @@ class TableMaps:
         watermark = table == self._watermark
         if not watermark and not self._tables.captured(table):
             return Target(table, None)
-        mapped = TableMap.parse(body, self._tables.flavor)
+        mapped = TableMap.parse(body, self._flavor)
         schema = self._tables.schema(mapped)
         if not watermark:
             self._schemas[table] = schema

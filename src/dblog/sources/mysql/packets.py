@@ -55,30 +55,32 @@ class Receiver:
         """Bytes in the buffer."""
         self._split = 0
         """Of which this many are packets that have been found."""
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+        self._packets: list[Packets] = []
 
     @property
     def packets(self) -> Packets:
         """What has arrived. Valid until the next call of a method."""
-        return Packets(self._data, np.array(self._starts, np.int64), np.array(self._ends, np.int64))
+        self._packets = [_joined(self._data, self._packets)]
+        return self._packets[0]
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return sum(map(len, self._packets))
 
     def receive(self, timeout: float, most: int) -> int:
-        """Take what is there, up to about `most` bytes, waiting only for the first of them; how many bytes."""
+        """Take what is there, up to `most` bytes, waiting only for the first of them; how many bytes."""
         received = 0
         while received < most:
             if self._have == len(self._data):
                 self._grow()
             self._socket.settimeout(0 if received else max(timeout, 0))
             try:
-                count = self._socket.recv_into(self._data[self._have :].data)
+                count = self._socket.recv_into(self._data[self._have :].data[: most - received])
             except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
                 break
             except OSError as error:
                 raise ServerError(_LOST, f"the connection broke: {error}") from error
+            if not count and received:
+                break  # what it said last comes first
             if not count:
                 raise ServerError(_LOST, "the server closed the connection")
             self._have += count
@@ -89,17 +91,13 @@ class Receiver:
 
     def drop(self, count: int) -> None:
         """Forget the first packets."""
-        if count == len(self._starts):
-            end = self._split
-        else:
-            end = self._starts[count] - HEADER
-        room = self._data
+        packets, room = self.packets, self._data
+        end = int(packets.start[count]) - HEADER if count < len(packets) else self._split
         left = self._have - end
         if len(room) > ROOM >= 2 * left:
             self._data = np.empty(ROOM, np.uint8)
         self._data[:left] = room[end : self._have]
-        self._starts = [at - end for at in self._starts[count:]]
-        self._ends = [at - end for at in self._ends[count:]]
+        self._packets = [Packets(self._data, packets.start[count:] - end, packets.end[count:] - end)]
         self._have, self._split = left, self._split - end
 
     def _grow(self) -> None:
@@ -109,38 +107,40 @@ class Receiver:
 
     def _find(self) -> None:
         """Find the packets that are complete."""
+        while True:
+            self._short()
+            parts = self._long(self._split)
+            if parts is None:
+                return
+            self._check(np.array(parts))
+            start, end, self._split = self._join(parts)
+            self._packets.append(Packets(self._data, np.array([start]), np.array([end])))
+
+    def _short(self) -> None:
+        """Those up to the next that is long. Each says where the next begins, so they are walked one by one."""
         data, have, at = self._data.data, self._have, self._split
-        heads, starts, ends = [], [], []
-        while at + HEADER <= have:
-            head = _HEAD(data, at)[0]
-            end = at + HEADER + (head & LONGEST)
-            if end > have:
+        last = have - HEADER
+        bounds = [at]
+        append = bounds.append
+        while at <= last:
+            size = _HEAD(data, at)[0] & LONGEST
+            at += HEADER + size
+            if at > have or size == LONGEST:
                 break
-            if head & LONGEST == LONGEST:
-                parts = self._long(at)
-                if parts is None:
-                    break
-                heads += [_HEAD(data, part)[0] for part in parts]
-                start, end, after = self._join(parts)
-                starts.append(start)
-                ends.append(end)
-                at = after
-                continue
-            heads.append(head)
-            starts.append(at + HEADER)
-            ends.append(end)
-            at = end
-        number = np.array(heads, np.int64) >> 24
-        if np.any(number != (np.arange(len(heads)) + self._number) & 0xFF):
+            append(at)
+        self._split = bounds[-1]
+        places = np.array(bounds, np.int64)
+        self._check(places[:-1])
+        self._packets.append(Packets(self._data, places[:-1] + HEADER, places[1:]))
+
+    def _check(self, places: Ints) -> None:
+        if np.any(self._data[places + 3] != (np.arange(len(places)) + self._number) & 0xFF):
             raise DecodeError("a packet of the log is missing: their numbers are not consecutive")
-        self._number += len(heads)
-        self._split = at
-        self._starts += starts
-        self._ends += ends
+        self._number += len(places)
 
     def _long(self, at: int) -> list[int] | None:
-        """Where the packets lie of which the one at `at` is the first; None when they have not all arrived."""
-        parts = []
+        """Where the packets of a long payload lie, the first at `at`; None when they have not all arrived."""
+        parts: list[int] = []
         size = LONGEST
         while size == LONGEST:
             if at + HEADER > self._have:
@@ -160,3 +160,10 @@ class Receiver:
             self._data[end : end + size] = payload if end == begin else payload.copy()
             end += size
         return start, end, parts[-1] + HEADER + size
+
+
+def _joined(data: Bytes, parts: list[Packets]) -> Packets:
+    none = np.empty(0, np.int64)
+    return Packets(
+        data, *(np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in ("start", "end"))
+    )

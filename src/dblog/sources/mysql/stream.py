@@ -11,8 +11,9 @@ import time
 from struct import pack
 
 import numpy as np
+import pymysql.err
 
-from dblog.errors import ConnectionLost
+from dblog.errors import ConnectionLost, PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.mysql.connect import Address, Connection, connect, server, translating
 from dblog.sources.mysql.decoder import Decoder
@@ -33,6 +34,10 @@ _ANNOTATED = 2
 """MariaDB leaves the statements' texts out of the log it sends unless it is asked for all of it: then places add up."""
 _GTID_CAPABILITY = 4
 """Without it MariaDB sends other events in the place of those that older replicas do not know."""
+_ALL_EVENTS = 2
+"""Without it MariaDB leaves out the texts of statements, and places can no longer be counted. To MySQL it says that we
+know its newer heartbeats."""
+_DENIED = 1045
 
 # The kinds of events that end nothing: what is behind the last other one may be the beginning of a transaction.
 _GOES_ON = np.zeros(256, np.bool_)
@@ -131,11 +136,16 @@ def _dump(connection: Connection, position: int, server_id: int) -> socket.socke
         cursor.execute(f"set session net_write_timeout = {PATIENCE_SECONDS}")
     # Host, user, password and port say nothing: the server only shows them.
     connection._execute_command(_REGISTER, pack("<I3xHII", server_id, 0, 0, 0))
-    connection._read_ok_packet()
+    try:
+        connection._read_ok_packet()
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != _DENIED:
+            raise
+        denied = f"opening the log failed: {error.args[1]}"
+        raise PreconditionFailed(denied, hint="grant replication slave on *.* to the user in the URL") from error
     # A place has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
     place = place if place < 1 << 32 else FIRST
     name = f"{base}.{file:06d}".encode()
-    flags = _ANNOTATED if server(connection).flavor == MARIADB else 0
-    connection._execute_command(_DUMP, pack("<IHI", place, flags, server_id) + name)
+    connection._execute_command(_DUMP, pack("<IHI", place, _ALL_EVENTS, server_id) + name)
     source: socket.socket = connection._sock
     return source
