@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 
 import dblog
-from dblog.cli.program import FAILED, FIRST_LOOK, INTERRUPTED, app, examples
+from dblog.cli.program import FAILED, FIRST_LOOK, INTERRUPTED, AsJson, app, examples, print_json
 
 
 @app.command(
@@ -21,6 +22,7 @@ def demo(
     rows: Annotated[int, typer.Option(min=6, help="Rows in the tables at the beginning.")] = 60_000,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Leave the Parquet result in this folder.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Let Spark speak, on standard error.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Capture a busy PostgreSQL into Parquet and prove that nothing is lost.
 
@@ -32,15 +34,17 @@ def demo(
     from dblog.demo.demo import Demo, run
 
     try:
-        converged = run(Demo(seconds, rows, keep, verbose), Console(highlight=False))
+        verdict = run(Demo(seconds, rows, keep, verbose), Console(highlight=False, stderr=as_json))
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    if not converged:
+    if as_json:
+        print_json({"converged": verdict.converged, **asdict(verdict)})
+    if not verdict.converged:
         raise typer.Exit(FAILED)
 
 
 @app.command(rich_help_panel=FIRST_LOOK)
-def version() -> None:
+def version(as_json: AsJson = False) -> None:
     """Print the version."""
-    typer.echo(f"dblog {dblog.__version__}")
+    print_json({"version": dblog.__version__}) if as_json else typer.echo(f"dblog {dblog.__version__}")

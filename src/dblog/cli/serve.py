@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dblog.cli.program import INTERRUPTED, PIPELINE, StatePlace, app, examples, notes
+from dblog.cli.program import INTERRUPTED, PIPELINE, AsJson, StatePlace, app, examples, notes, print_line
 from dblog.cli.signals import stopping
 from dblog.errors import ConfigError
 
@@ -28,10 +28,13 @@ def serve(
     http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8080",
     token_env: TokenVariable = None,
     store: StatePlace = None,
+    as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API for the pipelines of a state store. Until Ctrl-C or a termination."""
     with stopping() as stop, api(http, store, token_env) as address:
         stop.listen()
+        if as_json:
+            print_line({"serving": address})
         notes().print(f"serving {address}; Ctrl-C ends")
         while stop.number is None:
             stop.wait(60.0)

