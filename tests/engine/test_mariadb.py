@@ -22,7 +22,7 @@ pytestmark = pytest.mark.server
 
 
 def make(database: MySQLDatabase, tmp_path: Path, **options: Any) -> Query:
-    given = {"url": database.url + "?ssl_mode=DISABLED", "spool": str(tmp_path / "spool"), "table": "t", **options}
+    given = {"url": database.url, "spool": str(tmp_path / "spool"), "table": "t", **options}
     return Query(**given)
 
 

@@ -34,8 +34,6 @@ Open = Callable[..., MySQLLog]
 class Captured:
     """The tables of one database."""
 
-    flavor = MARIADB
-
     def __init__(self, database: str) -> None:
         self.database = database
 

@@ -32,9 +32,6 @@ _NUMBER = np.uint64((1 << 48) - 1)
 class Tables(Protocol):
     """Which tables are captured, and how they look."""
 
-    @property
-    def flavor(self) -> Flavor: ...
-
     def captured(self, table: TableName) -> bool: ...
 
     def schema(self, mapped: TableMap) -> TableSchema:

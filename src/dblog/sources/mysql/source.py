@@ -128,7 +128,8 @@ class MySQL:
 
     def stream(self, position: int) -> MySQLLog:
         names = frozenset(self.names("log"))  # called by the thread of the log, and a connection is one thread's
-        decoder = Decoder(_Tables(self, names), position, watermark=WATERMARK, before=self.before)
+        flavor = self._with(self._flavor, "log")
+        decoder = Decoder(_Tables(self, names), flavor, position, watermark=WATERMARK, before=self.before)
         return MySQLLog(self.address, position, decoder, server_id=self.server_id)
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
@@ -271,7 +272,6 @@ class _Tables:
     def __init__(self, source: MySQL, names: frozenset[TableName]) -> None:
         self._source = source
         self._names = names
-        self.flavor = source._with(source._flavor, "log")
 
     def captured(self, table: TableName) -> bool:
         return table in self._names

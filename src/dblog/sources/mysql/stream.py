@@ -15,10 +15,9 @@ import pymysql.err
 
 from dblog.errors import ConnectionLost, PreconditionFailed
 from dblog.sources.base import Run
-from dblog.sources.mysql.connect import Address, Connection, connect, server, translating
+from dblog.sources.mysql.connect import Address, Connection, connect, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import FIRST, Type, file_and_place
-from dblog.sources.mysql.flavor import MARIADB
 from dblog.sources.mysql.packets import Packets, Receiver
 
 TAKE_BYTES = 4 << 20

@@ -34,8 +34,6 @@ INSERT, UPDATE, DELETE = 23, 24, 25
 class Shop:
     """All tables of `shop` but those named `other...` are captured; `known` are in the catalog."""
 
-    flavor = MARIADB
-
     def __init__(self, known: dict[TableName, TableSchema] | None = None) -> None:
         self.known = known or {}
         self.asked: list[TableName] = []
