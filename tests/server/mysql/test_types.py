@@ -410,7 +410,7 @@ some_rows = st.lists(
         st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
         st.none() | st.binary(max_size=300),
         st.none() | st.floats(allow_nan=False, allow_infinity=False),
-        st.none() | st.uuids(),
+        st.none() | st.uuids() | st.uuids(version=1) | st.uuids(version=4),
     ),
     min_size=1,
     max_size=30,
@@ -434,7 +434,8 @@ def test_any_rows(server: Server, rows: list[tuple[Any, ...]]) -> None:
     assert batch.select(list(schema.names)).equals(server.dump(schema))
     for name, place in (("a", 0), ("b", 1), ("c", 2), ("e", 4), ("f", 5), ("g", 6)):
         assert batch[name].to_pylist() == [row[place] for row in rows]
-    assert batch["h"].to_pylist() == [row[7] and str(row[7]) for row in rows]
+    # MariaDB refuses some UUIDs of no variant, and then stores a null.
+    assert [(value,) for value in batch["h"].to_pylist()] == server.query("select h from t order by id", plain=True)
 
 
 def changes(server: Server, table: str, *statements: str, **options: bool) -> list[tuple[Any, ...]]:
@@ -533,15 +534,17 @@ def test_every_collation_has_its_character_set(server: Server) -> None:
     assert {name: CHARSETS[name].width for name in widths} == widths
 
 
+WIDE = ["seq_0_to_127", "seq_32768_to_65535"]
 CODES = {
     "ujis": ["seq_32768_to_65535", f"seq_{0x8FA1A1}_to_{0x8FFEFE}"],
     "eucjpms": ["seq_32768_to_65535", f"seq_{0x8FA1A1}_to_{0x8FFEFE}"],
+    "sjis": [*WIDE, "seq_160_to_223"],
+    "cp932": [*WIDE, "seq_160_to_223"],
     "utf8mb3": [],
     "utf8mb4": [],
     "binary": [],
     "gb18030": [],
 }
-WIDE = ["seq_0_to_255", "seq_32768_to_65535"]
 
 
 @pytest.mark.parametrize("name", sorted(CHARSETS))
@@ -562,4 +565,4 @@ def test_characters_are_what_the_server_makes_of_them(server: Server, name: str)
             if len(text) == 1 and not 0xD800 <= ord(text) < 0xE000 and made.decode(bytes.fromhex(stored)) != text:
                 wrong.append((stored, text))
         assert wrong == []
-        assert len(found) > 100
+        assert len(found) > 60

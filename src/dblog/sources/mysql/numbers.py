@@ -25,7 +25,7 @@ def integer_row(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def _integer(cells: Cells, column: MyColumn, width: int) -> pa.Array:
-    word = cells.raw.le64(cells.start)
+    word: Any = cells.raw.le64(cells.start)
     if width < 8:
         # The value to the top of the word and down again, with its sign or without.
         word <<= np.uint64(64 - 8 * width)
