@@ -195,6 +195,14 @@ LONG = "x" * 5000 + "é漢😀"
 NUMBERS = ["0", "1", "-1"]
 ODD_TIMES = ["'00:00:00'", "'-00:00:01'", "'838:59:59'", "'-838:59:59'", "'23:59:59'", "'100:00:00'"]
 NAIVE = pa.timestamp("us")
+UUIDS = [
+    "'123e4567-e89b-12d3-a456-426614174000'",
+    "'018c2e65-473a-7f00-b5d4-ae2b3c4d5e6f'",
+    "'00000000-0000-0000-0000-000000000000'",
+    "'00000000-0000-8000-0000-000000000001'",
+    "'00000000-0000-8000-6000-000000000001'",
+    "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
+]
 ZERO = "'0000-00-00'"
 TYPES: list[tuple[str, pa.DataType, list[str]]] = [
     ("tinyint", pa.int8(), [*NUMBERS, "127", "-128"]),
@@ -278,8 +286,7 @@ TYPES: list[tuple[str, pa.DataType, list[str]]] = [
     ("point", pa.binary(), ["point(1.5, -2)", "st_geomfromtext('POINT(3 4)', 4326)"]),
     ("geometrycollection", pa.binary(), ["st_geomfromtext('GEOMETRYCOLLECTION(POINT(1 2),LINESTRING(0 0,1 1))')"]),
     ("multipolygon", pa.binary(), ["st_geomfromtext('MULTIPOLYGON(((0 0,1 0,1 1,0 0)))')"]),
-    ("uuid", pa.string(), ["'123e4567-e89b-12d3-a456-426614174000'", "'018c2e65-473a-7f00-b5d4-ae2b3c4d5e6f'",
-                           "'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"]),
+    ("uuid", pa.string(), UUIDS),
     ("inet6", pa.string(), ["'::'", "'::1'", "'2001:db8::ff00:42:8329'", "'::ffff:1.2.3.4'", "'::1.2.3.4'", "'1::'"]),
     ("inet4", pa.string(), ["'0.0.0.0'", "'127.0.0.1'", "'255.255.255.255'", "'10.0.0.0'"]),
 ]  # fmt: skip
