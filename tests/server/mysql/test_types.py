@@ -195,6 +195,14 @@ LONG = "x" * 5000 + "é漢😀"
 NUMBERS = ["0", "1", "-1"]
 ODD_TIMES = ["'00:00:00'", "'-00:00:01'", "'838:59:59'", "'-838:59:59'", "'23:59:59'", "'100:00:00'"]
 NAIVE = pa.timestamp("us")
+UUIDS = [
+    "'123e4567-e89b-12d3-a456-426614174000'",
+    "'018c2e65-473a-7f00-b5d4-ae2b3c4d5e6f'",
+    "'00000000-0000-0000-0000-000000000000'",
+    "'00000000-0000-8000-0000-000000000001'",
+    "'00000000-0000-8000-6000-000000000001'",
+    "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
+]
 ZERO = "'0000-00-00'"
 TYPES: list[tuple[str, pa.DataType, list[str]]] = [
     ("tinyint", pa.int8(), [*NUMBERS, "127", "-128"]),
@@ -278,8 +286,7 @@ TYPES: list[tuple[str, pa.DataType, list[str]]] = [
     ("point", pa.binary(), ["point(1.5, -2)", "st_geomfromtext('POINT(3 4)', 4326)"]),
     ("geometrycollection", pa.binary(), ["st_geomfromtext('GEOMETRYCOLLECTION(POINT(1 2),LINESTRING(0 0,1 1))')"]),
     ("multipolygon", pa.binary(), ["st_geomfromtext('MULTIPOLYGON(((0 0,1 0,1 1,0 0)))')"]),
-    ("uuid", pa.string(), ["'123e4567-e89b-12d3-a456-426614174000'", "'018c2e65-473a-7f00-b5d4-ae2b3c4d5e6f'",
-                           "'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"]),
+    ("uuid", pa.string(), UUIDS),
     ("inet6", pa.string(), ["'::'", "'::1'", "'2001:db8::ff00:42:8329'", "'::ffff:1.2.3.4'", "'::1.2.3.4'", "'1::'"]),
     ("inet4", pa.string(), ["'0.0.0.0'", "'127.0.0.1'", "'255.255.255.255'", "'10.0.0.0'"]),
 ]  # fmt: skip
@@ -410,7 +417,7 @@ some_rows = st.lists(
         st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
         st.none() | st.binary(max_size=300),
         st.none() | st.floats(allow_nan=False, allow_infinity=False),
-        st.none() | st.uuids(),
+        st.none() | st.uuids() | st.uuids(version=1) | st.uuids(version=4),
     ),
     min_size=1,
     max_size=30,
@@ -434,7 +441,8 @@ def test_any_rows(server: Server, rows: list[tuple[Any, ...]]) -> None:
     assert batch.select(list(schema.names)).equals(server.dump(schema))
     for name, place in (("a", 0), ("b", 1), ("c", 2), ("e", 4), ("f", 5), ("g", 6)):
         assert batch[name].to_pylist() == [row[place] for row in rows]
-    assert batch["h"].to_pylist() == [row[7] and str(row[7]) for row in rows]
+    # MariaDB refuses some UUIDs of no variant, and then stores a null.
+    assert [(value,) for value in batch["h"].to_pylist()] == server.query("select h from t order by id", plain=True)
 
 
 def changes(server: Server, table: str, *statements: str, **options: bool) -> list[tuple[Any, ...]]:
@@ -533,15 +541,17 @@ def test_every_collation_has_its_character_set(server: Server) -> None:
     assert {name: CHARSETS[name].width for name in widths} == widths
 
 
+WIDE = ["seq_0_to_127", "seq_32768_to_65535"]
 CODES = {
     "ujis": ["seq_32768_to_65535", f"seq_{0x8FA1A1}_to_{0x8FFEFE}"],
     "eucjpms": ["seq_32768_to_65535", f"seq_{0x8FA1A1}_to_{0x8FFEFE}"],
+    "sjis": [*WIDE, "seq_160_to_223"],
+    "cp932": [*WIDE, "seq_160_to_223"],
     "utf8mb3": [],
     "utf8mb4": [],
     "binary": [],
     "gb18030": [],
 }
-WIDE = ["seq_0_to_255", "seq_32768_to_65535"]
 
 
 @pytest.mark.parametrize("name", sorted(CHARSETS))
@@ -562,4 +572,4 @@ def test_characters_are_what_the_server_makes_of_them(server: Server, name: str)
             if len(text) == 1 and not 0xD800 <= ord(text) < 0xE000 and made.decode(bytes.fromhex(stored)) != text:
                 wrong.append((stored, text))
         assert wrong == []
-        assert len(found) > 100
+        assert len(found) > 60

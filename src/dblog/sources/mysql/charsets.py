@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.errors import DecodeError
@@ -99,7 +100,7 @@ class Charset:
         texts = [self.decode(value) for value in distinct.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(distinct.indices)
 
-    def _mapped(self, content: columns.Bytes, ends: columns.Ints, cells: Cells) -> pa.Array:
+    def _mapped(self, content: columns.Bytes, ends: npt.NDArray[np.int32], cells: Cells) -> pa.Array:
         characters, sizes = self._table
         size = sizes[content].astype(np.int64)
         after = np.append(0, np.cumsum(size))

@@ -66,8 +66,9 @@ def read_type(text: str, octets: int | None, collation: int | None, flavor: Flav
     if name in flavor.fixed_binary:
         return MyType(Code.string, _FIXED_BINARY[name], special=name)
     if name in ("char", "varchar", "binary", "varbinary"):
-        code = Code.string if name in ("char", "binary") else Code.varchar
-        return MyType(code, (octets or 0) + compressed, collation=stored, compressed=compressed)
+        fixed = name in ("char", "binary")
+        size = (octets or 0) + compressed
+        return MyType(Code.string if fixed else Code.varchar, size, collation=stored, compressed=compressed)
     if name.endswith(("text", "blob")):
         return MyType(Code.blob, _BLOBS.index(name[:-4]) + 1, collation=stored, compressed=compressed)
     if name in _LABELLED:

@@ -109,7 +109,8 @@ def _big_endian(cells: Cells, offset: int, width: int) -> Ints:
 def _fraction(cells: Cells, column: MyColumn, offset: int) -> Ints:
     """Microseconds: hundredths, ten-thousandths or millionths in one, two or three bytes."""
     width = (column.kind.size + 1) // 2
-    return _big_endian(cells, offset, width) * np.int64(100 ** (3 - width))
+    unit: int = 100 ** (3 - width)
+    return _big_endian(cells, offset, width) * unit
 
 
 def date_log(cells: Cells, column: MyColumn) -> pa.Array:

@@ -130,7 +130,7 @@ def even(events: Sequence[tuple[int, list[Row]]]) -> list[tuple[int, list[Row]]]
     return made
 
 
-@pytest.mark.parametrize("few", [0, 3, 1000])
+@pytest.mark.parametrize("few", [1, 3, 1000])
 @settings(max_examples=60)
 @given(events=st.lists(an_event, max_size=12))
 def test_every_row_of_every_event_is_read(events: list[tuple[int, list[Row]]], few: int) -> None:
@@ -175,7 +175,7 @@ def test_before_has_the_old_row() -> None:
 @pytest.mark.parametrize(("column", "new"), [(1, "other"), (3, "x" * 300), (10, 5)])
 def test_any_column_may_be_of_the_key(column: int, new: Any) -> None:
     changed = (*ROW[:column], new, *ROW[column + 1 :])
-    for key in ([column], [10, column], [column, 0]):
+    for key in ([column], [0, column], [column, 0]):
         made = batch(layout(key), [UPDATE], [event(UPDATE, [ROW, changed, ROW, ROW])])
         assert content(made) == [(Op.delete, ROW), (Op.create, changed), (Op.update, ROW)]
 
@@ -195,7 +195,7 @@ def test_a_schema_of_another_table_is_refused() -> None:
         Layout.of(TableMap.parse(table_map(FIELDS), MYSQL), table_schema(other, MYSQL))
 
 
-@pytest.mark.parametrize("few", [0, 1000])
+@pytest.mark.parametrize("few", [1, 1000])
 @pytest.mark.parametrize("cut", range(1, 60))
 def test_an_event_that_ends_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch, cut: int, few: int) -> None:
     monkeypatch.setattr(rows, "_FEW", few)
@@ -203,7 +203,7 @@ def test_an_event_that_ends_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch
     one = len(encode(ROW))
     if cut == one:
         return
-    for wrong in (whole[:-cut], whole + encode(ROW)[:cut] if cut < one else whole + b"\0" * cut):
+    for wrong in (whole[:-cut], whole + encode(ROW)[:cut] if cut < one else whole + b"\0"):
         with pytest.raises(DecodeError):
             batch(layout(), [WRITE, WRITE], [whole, wrong])
 
