@@ -6,7 +6,6 @@ come in whenever it plans a batch.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -14,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dblog.core.dump import OWN
 from dblog.core.offset import Offset, Tally
 from dblog.core.schema import TableSchema
 from dblog.core.throttle import Throttle
 from dblog.errors import DBLogError, StateError
-from dblog.state.mirror import OWN, Delivered, mirrored, taken
+from dblog.state.mirror import Delivered, mirrored, taken
 from dblog.state.pipeline import Pipeline, request_number
 from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
 from dblog.state.store import Store
@@ -27,8 +27,6 @@ EXCHANGE_SECONDS = 0.2
 STATUS_SECONDS = 1.0
 MOST_EVENTS = 5000
 """Events that wait to be carried out; more are dropped, the oldest first."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

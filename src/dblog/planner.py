@@ -14,7 +14,7 @@ import numpy as np
 
 from dblog.admission import admit
 from dblog.capture import Capture
-from dblog.core.dump import INITIAL, Orders, Staged
+from dblog.core.dump import INITIAL, OWN, Orders, Staged
 from dblog.core.offset import Chunk, Cursor, Offset, Taken, Tally
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.window import Mark, plan
@@ -25,7 +25,6 @@ from dblog.retry import retrying
 from dblog.segments import Limit, Segment, joined_holes, reach
 from dblog.sources.base import Source
 from dblog.spool import LogFile, Spool
-from dblog.state.mirror import OWN
 from dblog.state.pipeline import request_number
 from dblog.state.requests import TableProgress
 from dblog.tasks import stage
@@ -189,12 +188,12 @@ class Planner:
         first = [t for t in wanted if t not in start.tables]
         if first and not self._announced:
             self._announced = True
-            self._desk.admitted(INITIAL, {str(t): TableProgress(total=self._source.estimate(t)) for t in first})
-        return replace(self._admitted(start, inbox, inbox.store), wanted=wanted)
+            self._desk.admitted(INITIAL, {str(t): TableProgress(total=self._rows[t]) for t in first})
+        return replace(self._admitted(start, inbox), wanted=wanted)
 
-    def _admitted(self, start: Offset, inbox: Inbox, store: str) -> Orders:
+    def _admitted(self, start: Offset, inbox: Inbox) -> Orders:
         assert self._desk is not None
-        before = start.taken.number if start.taken is not None and start.taken.store == store else 0
+        before = start.taken.number if start.taken is not None and start.taken.store == inbox.store else 0
         new = [d for d in inbox.requests if request_number(d.id) > before and d.id not in inbox.cancelled]
         cursors: list[Cursor] = []
         for dump in new:
@@ -202,7 +201,7 @@ class Planner:
             parts = self._retrying(lambda: admit(dump.id, request, self._tables, self._source, self._pacer.pace()))  # noqa: B023
             self._desk.admitted(dump.id, {str(p.cursor.table): p.progress for p in parts})
             cursors += [p.cursor for p in parts]
-        taken = Taken(store, max(request_number(d.id) for d in new)) if new else None
+        taken = Taken(inbox.store, max(request_number(d.id) for d in new)) if new else None
         return Orders((), tuple(cursors), taken, inbox.held, inbox.cancelled)
 
     def _active(self, start: Offset, orders: Orders) -> bool:

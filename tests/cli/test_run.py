@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from dblog.cli import run as module
-from dblog.cli.failure import cause
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
+from dblog.spark.failure import cause
 from tests.cli.program import Process, dblog, document
 from tests.conftest import Database
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dblog.demo.shop import ShopTable
-from dblog.demo.streams import cause
 from dblog.demo.verify import compare, examine
 from dblog.errors import DBLogError, SchemaChanged
+from dblog.spark.failure import cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

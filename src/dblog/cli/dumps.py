@@ -100,11 +100,11 @@ def state_of(dump: Dump) -> str:
 
 def what(dump: Dump) -> str:
     """What was asked for, in short."""
-    from dblog.state.pipeline import OWN
+    from dblog.core.dump import INITIAL, OWN
 
     request = dump.request
     if dump.id in OWN:
-        return "first dump of the tables" if dump.id == OWN[0] else "rows that the log left incomplete"
+        return "first dump of the tables" if dump.id == INITIAL else "rows that the log left incomplete"
     match request.kind:
         case "keys":
             many = "1 key" if len(request.keys) == 1 else f"{count(len(request.keys))} keys"

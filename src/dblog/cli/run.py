@@ -156,7 +156,7 @@ def _places(sink: Sink, into: Path | None, checkpoint: Path | None) -> tuple[str
 def _session(work: Path, verbose: bool) -> Iterator[SparkSession]:
     from pyspark.errors import PySparkException
 
-    from dblog.cli.failure import cause
+    from dblog.spark.failure import cause
     from dblog.spark.session import session
 
     settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
@@ -174,7 +174,7 @@ def _session(work: Path, verbose: bool) -> Iterator[SparkSession]:
 def _load(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     from pyspark.errors import PySparkException
 
-    from dblog.cli.failure import cause
+    from dblog.spark.failure import cause
 
     try:
         return spark.readStream.format("dblog").options(**options).load()
@@ -187,7 +187,7 @@ def _start(
 ) -> StreamingQuery:
     from pyspark.errors import PySparkException
 
-    from dblog.cli.failure import cause
+    from dblog.spark.failure import cause
 
     writer = rows.writeStream.format(sink.value).option("checkpointLocation", checkpoint)
     if once:
@@ -207,7 +207,7 @@ def _stop(query: StreamingQuery) -> None:
 
 def _follow(query: StreamingQuery, stop: Stop, console: Console, as_json: bool) -> None:
     """Tell the progress until the query ends, or is to. Raises what made it fail."""
-    from dblog.cli.failure import cause
+    from dblog.spark.failure import cause
 
     told = _Progress(console, as_json)
     with console.status("starting") if console.is_terminal and not as_json else nullcontext() as line:

@@ -22,6 +22,9 @@ INITIAL = "initial"
 REPAIR = "repair"
 """Rows read again because the log left them incomplete (a moved row's unchanged TOAST value)."""
 
+OWN = (INITIAL, REPAIR)
+"""Dumps that nobody requested."""
+
 REPAIR_LIMIT = 1000
 """More incomplete rows than this waiting, and the whole table is dumped again."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dblog import errors
 from dblog.core.offset import Offset
 from dblog.demo.shop import ShopTable
+from dblog.spark.failure import cause
 
 ROUNDS = 10
 """Into so many rounds the dump of a table is cut, so that it meets many changes."""
@@ -66,7 +65,7 @@ class Stream:
         """What has been delivered; None before the first batch. Raises what made the query fail."""
         failure = self._query.exception()
         if failure is not None:
-            raise cause(str(failure)) from failure
+            raise cause(str(failure), "demo") from failure
         last = self._query.lastProgress
         if last is None:
             return None
@@ -92,15 +91,6 @@ def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:
 
 def _json(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
-
-
-def cause(report: str) -> errors.DBLogError:
-    """The error of ours in Spark's report of a failed query, or the report's first line."""
-    found = re.search(r"dblog\.errors\.(\w+): (.+?)(?:\nhint: (.+?))?(?=\n|$)", report)
-    kind = getattr(errors, found[1], None) if found else None
-    if found and isinstance(kind, type) and issubclass(kind, errors.DBLogError):
-        return kind(found[2], hint=found[3])
-    return errors.DBLogError(report.strip().partition("\n")[0], hint="dblog demo --verbose shows all that Spark says")
 
 
 class LogEnd:

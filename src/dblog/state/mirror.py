@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dblog.core.dump import INITIAL, REPAIR
+from dblog.core.dump import REPAIR
 from dblog.core.offset import Offset, Taken, Tally
 from dblog.state.requests import Progress, State, TableProgress
 
@@ -76,7 +76,3 @@ def _state(tables: Mapping[str, TableProgress], going: set[str], cancelled: bool
     if cancelled and any(t.state is State.cancelled for t in tables.values()):
         return State.cancelled, None
     return (State.failed, "; ".join(reasons)) if reasons else (State.completed, None)
-
-
-OWN = (INITIAL, REPAIR)
-"""Dumps that nobody requested."""

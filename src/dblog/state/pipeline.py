@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dblog.core.dump import INITIAL, REPAIR
+from dblog.core.dump import OWN
 from dblog.core.throttle import Throttle, read_settings
 from dblog.errors import Conflict, NotFound, StateError
 from dblog.state.requests import Dump, Progress, Request, State, Wish, known
@@ -31,9 +31,6 @@ SILENT_SECONDS = 10.0
 
 KEEP_ENDED = 500
 KEEP_EVENTS = 10_000
-
-OWN = (INITIAL, REPAIR)
-"""Dumps that nobody requested."""
 
 
 def pipelines(store: Store) -> list[str]:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from dblog.core.condition import check_condition
+from dblog.core.dump import OWN
 from dblog.core.names import parse_patterns, parse_table
 from dblog.errors import ConfigError
 
@@ -213,7 +214,7 @@ class Dump:
         """For people and programs: everything, worked out."""
         return {
             "id": self.id,
-            "kind": self.id if self.id in ("initial", "repair") else self.request.kind,
+            "kind": self.id if self.id in OWN else self.request.kind,
             "state": str(self.state),
             "reason": self.progress.reason,
             **self.request.to_json(),

@@ -7,11 +7,11 @@ import re
 from dblog import errors
 
 _OURS = re.compile(r"dblog\.errors\.(\w+): ")
-_END = re.compile(r"\n\s*at [\w.$]+[(/]|\n\n|\n=== |\nTraceback |\s+SQLSTATE: |\nDuring handling |\Z")
+_END = re.compile(r"\n\s*at [\w.$]+(?:[(/]|\Z)|\n\n|\n=== |\nTraceback |\s+SQLSTATE: |\nDuring handling |\Z")
 """Where a Python error's own text ends: at the JVM's frames, or at what Spark appends."""
 
 
-def cause(report: str) -> errors.DBLogError:
+def cause(report: str, command: str = "run") -> errors.DBLogError:
     """The error of ours in a report, as it was raised; else the report's first line."""
     for found in reversed(list(_OURS.finditer(report))):  # of a chain, the last is the one that was raised
         kind = getattr(errors, found[1], None)
@@ -19,4 +19,6 @@ def cause(report: str) -> errors.DBLogError:
             text = report[found.end() : _END.search(report, found.end()).start()]  # type: ignore[union-attr]
             message, _, hint = text.rstrip().partition("\nhint: ")
             return kind(message, hint=hint or None)
-    return errors.DBLogError(report.strip().partition("\n")[0], hint="dblog run --verbose shows all that Spark says")
+    return errors.DBLogError(
+        report.strip().partition("\n")[0], hint=f"dblog {command} --verbose shows all that Spark says"
+    )
