@@ -34,7 +34,7 @@ class Option:
 
 
 OPTIONS = (
-    Option("url", "postgresql://user:password@host:port/database", "the source; any libpq parameter may follow"),
+    Option("url", "postgresql://user:password@host:port/database", "the source; also mysql:// or mariadb://"),
     Option("table", "schema.table", "follow one table: the stream has its columns"),
     Option("tables", "patterns like public.*, !public.tmp_*", "follow many tables: the stream has JSON envelopes"),
     Option("columns", "names separated by commas", "of one table, only these columns and the key"),
@@ -213,7 +213,15 @@ class _Reader:
 
 
 def _address(url: str) -> Address | mysql.Address:
-    return mysql.parse(url) if url.partition("://")[0] in mysql.SCHEMES else parse(url)
+    scheme = url.partition("://")[0]
+    if scheme in mysql.SCHEMES:
+        return mysql.parse(url)
+    if scheme in ("postgresql", "postgres"):
+        return parse(url)
+    raise ConfigError(
+        "option 'url' is not the URL of a database that is known here",
+        hint="write it as postgresql://user:password@host:5432/database, mysql://... or mariadb://...",
+    )
 
 
 def _place(address: Address | mysql.Address) -> tuple[str, str, str]:
