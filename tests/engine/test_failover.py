@@ -85,6 +85,7 @@ def rows_of(database: MySQLDatabase) -> list[dict[str, Any]]:
 
 
 def check(stream: Query, database: MySQLDatabase) -> None:
+    stream.step()  # from here on positions are those of the server
     stream.catch_up()
     stream.history.check_order()
     stream.history.check_state(rows_of(database))
