@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
@@ -224,7 +225,9 @@ DOCUMENTS = [
     """'"a\\\\"b\\\\n"'""",
     "cast(18446744073709551615 as json)",
     "cast(-9223372036854775808 as json)",
-    "'[1e300, 1.5e-7, 100000000000000000000, 0.1, -0.0, 3e15, 1e15, 123456789012345680]'",
+    "'[1e300, 1.5e-7, 100000000000000000000, 0.1, -0.0, 3e15, 1e15, 123456789012345680, 1039514241563211.8]'",
+    "json_array(repeat(x'ff', 57), repeat(x'ff', 58), repeat(x'ff', 300))",
+    "json_array(convert('ab' using utf16))",
     "json_array(1.50, cast('2024-02-29' as date), cast('-12:34:56.7' as time(6)), timestamp'2024-02-29 01:02:03.000004')",
     "json_object('blob', x'00ff', 'bit', b'101', 'bool', true, 'decimal', cast(1234567890.0987654321 as decimal(30,15)))",
     "json_array(repeat('long', 20000), 70000, -70000, json_object('k', repeat('é', 40000)))",
@@ -425,6 +428,30 @@ def test_any_rows(server: Server, rows: list[tuple[Any, ...]]) -> None:
         assert batch[name].to_pylist() == [row[place] for row in rows]
     # MariaDB refuses some UUIDs of no variant, and then stores a null.
     assert [(value,) for value in batch["h"].to_pylist()] == server.query("select h from t order by id", plain=True)
+
+
+any_document = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    max_leaves=40,
+)
+
+
+@pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(documents=st.lists(any_document, min_size=1, max_size=30))
+def test_any_documents(server: Server, documents: list[Any]) -> None:
+    server.query("drop table if exists t")
+    server.query("create table t (id int primary key, c json)")
+    place = server.place()
+    with server.connection.cursor() as cursor:
+        cursor.executemany("insert into t values (%s, %s)", [(n, json.dumps(d)) for n, d in enumerate(documents)])
+    schema, batch = server.log(place, "t")
+    assert batch["c"].to_pylist() == server.dump(schema)["c"].to_pylist()
 
 
 def changes(server: Server, table: str, *statements: str, **options: bool) -> list[tuple[Any, ...]]:
