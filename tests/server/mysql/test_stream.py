@@ -246,6 +246,24 @@ def test_a_compressed_log_says_the_same(database: MySQLDatabase, follow: Open, c
         database.execute(f"set global {setting} = OFF", "set global binlog_checksum = CRC32")
 
 
+def test_compressed_and_other_changes_keep_their_order(database: MySQLDatabase, follow: Open) -> None:
+    setting = "global log_bin_compress" if database.flavor is MARIADB else "session binlog_transaction_compression"
+    begin = latest(database)
+    try:
+        for number in range(0, 40, 2):
+            for key, compress in ((number, "ON"), (number + 1, "OFF")):
+                database.execute(f"set {setting} = {compress}", f"insert into t values ({key}, repeat('x', 100))")
+            mark(database, f"after {number + 1}")
+    finally:
+        database.execute(f"set {setting} = OFF")
+    runs = read_to(follow(begin), "after 39")
+    seen = changes(runs)
+    assert seen == sorted(seen)
+    assert [change[-1] for change in seen] == list(range(40))
+    for run in runs:
+        assert not run.changes or f"after {max(change[-1] for change in changes([run]))}" == run.token
+
+
 def test_the_log_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open) -> None:
     log = follow()
     database.execute("insert into t values (1, 'a')", "flush binary logs", "insert into t values (2, 'b')")

@@ -127,7 +127,8 @@ def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) 
         raise DecodeError(f"an event of type {kind[np.argmin(op)]} is no row event of table {layout.schema.table}")
     layout, first = _heads(layout, raw, start, end, op, _EXTRA[kind])
     found, events = _images(layout, raw, first, end)
-    order = np.argsort(found, kind="stable") if np.any(np.diff(found) < 0) else slice(None)
+    # By event: where the bytes lie says nothing, because those of decompressed events lie behind all others.
+    order = np.argsort(events, kind="stable") if np.any(np.diff(events) < 0) else slice(None)
     found, events = found[order], events[order]
     images = np.bincount(events, minlength=len(start))
     update = op == Op.update

@@ -255,6 +255,23 @@ def test_many_changes_are_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert content(whole) == [(Op.create, row) for row in images]
 
 
+@pytest.mark.parametrize("few", [1, 1000])
+def test_changes_are_in_the_order_of_the_events_wherever_their_bytes_lie(
+    monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(rows, "_FEW", few)
+    images = [(n, *ROW[1:]) for n in range(12)]
+    bodies = [event(WRITE, images[at : at + 3]) for at in range(0, 12, 3)]
+    raw, start, size = Raw.join(bodies[::-1])
+    begin, end = start[::-1], (start + size)[::-1]
+    changes = find_changes(layout(), raw, begin, end, np.full(4, WRITE, np.uint8))
+    numbers = np.arange(4, dtype=np.int64)
+    made, events = table_batch(changes, numbers, numbers * 3, numbers, numbers)
+    assert content(made) == [(Op.create, row) for row in images]
+    assert events.tolist() == [n // 3 for n in range(12)]
+    assert made["_seq"].to_pylist() == [2 * n for n in range(12)]
+
+
 def test_no_events_are_an_empty_batch() -> None:
     made = batch(layout(), [], [])
     assert made.num_rows == 0
