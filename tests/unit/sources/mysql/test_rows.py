@@ -18,7 +18,8 @@ from dblog.sources.columns import Raw
 from dblog.sources.mysql import rows
 from dblog.sources.mysql.flavor import MYSQL
 from dblog.sources.mysql.kinds import Code
-from dblog.sources.mysql.rows import Changes, Layout, find_changes, table_batch, truncation
+from dblog.sources.mysql.layout import Layout
+from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import (
@@ -215,7 +216,7 @@ def test_an_event_that_ends_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch
         (WRITE, row_event(WRITE, 11, [encode(ROW)], present=bits([True] * 10 + [False])), "lacks column 'last'"),
         (WRITE, row_event(WRITE, 11, [encode(ROW)], present=bits([False] + [True] * 10)), "lacks column 'id'"),
         (UPDATE, event(UPDATE, [ROW]), "has no new row"),
-        (39, event(UPDATE, [ROW, ROW]), "type 39"),
+        (39, event(UPDATE, [ROW, ROW]), "a partial update of table shop.t"),
         (20, event(WRITE, [ROW]), "type 20"),
         (WRITE, event(WRITE, [])[:-1], "ends within its head"),
     ],
