@@ -59,7 +59,7 @@ def printed(node: Node) -> str:
         return node
     if isinstance(node, list):
         return "[" + ", ".join(map(printed, node)) + "]"
-    return "{" + ", ".join(f"{_quoted(key)}: {printed(value)}" for key, value in node.items()) + "}"
+    return "{" + ", ".join(f"{quoted(key)}: {printed(value)}" for key, value in node.items()) + "}"
 
 
 def key_order(key: str) -> tuple[int, bytes]:
@@ -80,7 +80,7 @@ def _value(kind: int, data: bytes, at: int, depth: int) -> Node:
     if kind == _DOUBLE:
         return _double(unpack_from("<d", data, at)[0])
     if kind == _STRING:
-        return _quoted(_sized(data, at).decode())
+        return quoted(_sized(data, at).decode())
     if kind == _OPAQUE:
         return _opaque(data[at], _sized(data, at + 1))
     raise ValueError(f"it has a value of type {kind}")
@@ -123,7 +123,7 @@ def _sized(data: bytes, at: int) -> bytes:
     return data[at : at + size]
 
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _double(value: float) -> str:
@@ -151,7 +151,7 @@ def _opaque(kind: int, data: bytes) -> str:
         (packed,) = unpack_from("<q", data)
         return f'"{_moment(kind, packed)}"'
     if kind == _TEXT:  # in UTF-16 and the like, of which the server shows the bytes as if they were UTF-8
-        return _quoted(data.decode())
+        return quoted(data.decode())
     digits = base64.b64encode(data).decode()
     lines = "\\n".join(digits[at : at + _BASE64_LINE] for at in range(0, len(digits), _BASE64_LINE))
     return f'"base64:type{kind}:{lines}"'
