@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -364,6 +365,28 @@ def test_partial_updates_say_the_same(
     assert len(told["f"]) > 500
     assert told["p"][30:] == told["f"][30:]
     assert min(seen[operation, leg] for operation in range(3) for leg in (int, str)) > 20
+
+
+@pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
+def test_transactions_are_numbered_with_each_kind_of_gtid(database: MySQLDatabase, follow: Open) -> None:
+    own = str(uuid.uuid4())
+    kinds = {"AUTOMATIC": None, f"{own}:41": 41, "AUTOMATIC:tag": None, f"{own}:a_tag:43": 43, "ANONYMOUS": 0}
+    log = follow()
+    before = time.time()
+    database.execute("set global gtid_mode = ON_PERMISSIVE")
+    try:
+        for key, kind in enumerate(kinds):
+            database.execute(f"set gtid_next = '{kind}'", f"insert into t values ({key}, 'x')")
+    finally:
+        database.execute("set global gtid_mode = ON")
+    after = time.time()
+    mark(database, "end")
+    runs = read_to(log, "end")
+    assert [key for _, key in brief(runs)] == list(range(len(kinds)))
+    rows = [row for run in runs for _, batch in run.changes for row in batch.to_pylist()]
+    for row, number in zip(rows, kinds.values(), strict=True):
+        assert before - 1 < row["_committed_at"].timestamp() < after
+        assert row["_txid"] == number if number is not None else row["_txid"] > 0
 
 
 def test_the_log_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open) -> None:
