@@ -18,7 +18,7 @@ from dblog.sources import columns
 from dblog.sources.columns import Cells, Ints
 from dblog.sources.mysql.events import ROWS, ROWS_COMPRESSED, Events, Type
 from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.rows import Layout
+from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.tablemap import TableMap
 
 IS_ROWS = np.zeros(256, np.bool_)
