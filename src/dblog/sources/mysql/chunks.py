@@ -28,17 +28,19 @@ READ_SECONDS = 3600.0
 
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 
+# Each is told the table: a server that must find it by the join opens every table that it has.
 _PRIMARY_KEY = """
 select c.column_name, c.column_type, coalesce(c.collation_name, '') from information_schema.statistics s
-join information_schema.columns c using (table_schema, table_name, column_name)
-where s.index_name = 'PRIMARY' and s.table_schema = %s and s.table_name = %s order by s.seq_in_index
+join information_schema.columns c on c.column_name = s.column_name
+where s.index_name = 'PRIMARY' and s.table_schema = %(schema)s and s.table_name = %(table)s
+and c.table_schema = %(schema)s and c.table_name = %(table)s order by s.seq_in_index
 """
 
 
 def primary_key(connection: Connection, table: TableName) -> str:
     """What the table's primary key consists of. Collations count, because they order."""
     with connection.cursor() as cursor:
-        cursor.execute(_PRIMARY_KEY, tuple(table))
+        cursor.execute(_PRIMARY_KEY, {"schema": table.schema, "table": table.name})
         found = cursor.fetchall()
         if not found:
             cursor.execute(
@@ -169,6 +171,8 @@ def _as_text(column: object) -> str:
     name = identifier(column.name)
     if column.codec in _NUMBERED:
         return f"cast({name} + 0 as char)"
+    if column.codec == "float":  # whose own text is shorter than its value
+        return f"cast({name} + 0e0 as char)"
     if pa.types.is_binary(column.arrow):
         return f"hex({name})"
     return f"cast({name} as char)"
