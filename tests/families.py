@@ -14,7 +14,7 @@ import psycopg2.extras
 import pymysql.cursors
 import pymysql.err
 
-from dblog.sources.mysql.source import MySQL
+from dblog.sources.mysql import source as mysql
 from dblog.sources.postgres.source import Postgres
 from tests.conftest import Database, MySQLDatabase
 from tests.history import Row
@@ -88,7 +88,7 @@ class OnPostgres(Database):
 
 
 class OnMySQL(MySQLDatabase):
-    source = MySQL
+    source = mysql.MySQL
     shutdown = signal.SIGTERM
     large = "repeat(md5(rand()), 300)"
 
@@ -126,6 +126,8 @@ class OnMySQL(MySQLDatabase):
         return self._siblings[-1]
 
     def drop(self) -> None:
+        for at in [at for at in mysql._CONNECTIONS if at[1].database == self.name]:
+            mysql._CONNECTIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
         super().drop()
         for name in self._siblings:
             MySQLDatabase(self.server, "mysql").execute(f"drop database {name}")

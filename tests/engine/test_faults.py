@@ -50,7 +50,9 @@ def test_a_connection_that_is_cut_is_made_again(
     table: AnyDatabase, query: MakeQuery, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     stream = query(url=proxy.through(table.url), parallelism=2, heartbeatSeconds=1)
-    if method not in ("origin", "prepare", "last_key", "latest"):
+    if method == "latest":
+        stream.step()  # the beginning has its own way to ask
+    elif method not in ("origin", "prepare", "last_key"):
         stream.open_window()
     cuts = cut_at(monkeypatch, proxy, table, method)
     table.execute("update t set n = 1 where id in (5, 55)")
@@ -167,9 +169,8 @@ def test_a_large_transaction_that_is_cut_in_the_middle_comes_once_and_whole(
 ) -> None:
     """A part of it has been written to the spool by then."""
     database.execute("create table t (id int primary key, n int, note text)")
-    stream = query(url=proxy.through(database.url), dump="never")
-    stream.step()
-    wait_for(lambda: database.reading)
+    stream = query(url=proxy.through(database.url))
+    stream.catch_up()
     before = proxy.forwarded
     database.execute(f"insert into t select i, 0, repeat(md5(cast(i as char(9))), 200) from {database.series(1, 5000)}")
     wait_for(lambda: proxy.forwarded > before + PART)

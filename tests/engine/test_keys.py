@@ -12,6 +12,7 @@ import pytest
 
 from tests.engine.conftest import MYSQL, POSTGRES, MakeQuery, check, on, on_mysql, rows_of
 from tests.engine.control import Control
+from tests.engine.writers import DEADLOCK
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 
 pytestmark = pytest.mark.server
@@ -132,7 +133,7 @@ def test_every_key_is_dumped_and_matched(database: AnyDatabase, query: MakeQuery
 def test_every_key_is_cut_and_matched_under_concurrent_writers(database: OnMySQL, query: MakeQuery) -> None:
     tables = {f"t{number}": kind for number, kind in enumerate(MYSQL_KEYS)}
     counts = {name: create_table(database, kind, name) for name, kind in tables.items()}
-    stream = query(tables=f"{database.schema}.*", key=("_table", "k"), chunkRows=1, parallelism=4)
+    stream = query(tables=f"{database.schema}.*", key=("_table", "k"), chunkRows=1, parallelism=8)
     with rewriting(database, counts):
         stream.dump()
     stream.catch_up()
@@ -143,30 +144,39 @@ def test_every_key_is_cut_and_matched_under_concurrent_writers(database: OnMySQL
 
 
 @contextmanager
+def suppress_deadlock() -> Iterator[None]:
+    try:
+        yield
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != DEADLOCK:
+            raise
+
+
+@contextmanager
 def rewriting(database: OnMySQL, counts: dict[str, int]) -> Iterator[None]:
     """Rows of tables are updated, deleted and inserted again until the block ends."""
     stop = threading.Event()
+    copies = database.sibling()
+    for name in counts:
+        database.execute(f"create table {copies}.{name} as select * from {name}")
 
     def write(seed: int) -> None:
         dice = random.Random(seed)
         session = database.connect()
         cursor = session.cursor()
-        while not stop.wait(0.002):
+        while not stop.wait(0.02):
             name = dice.choice(list(counts))
-            one = dice.randrange(counts[name])
-            try:
-                if dice.random() < 0.3:  # gone for a moment
-                    cursor.execute("begin")
-                    cursor.execute(f"create temporary table kept as select * from {name} where id = {one}")
-                    cursor.execute(f"delete from {name} where id = {one}")
-                    cursor.execute("commit")
-                    cursor.execute(f"insert into {name} select k, id, n + 1 from kept")
-                    cursor.execute("drop temporary table kept")
-                else:
-                    cursor.execute(f"update {name} set n = n + 1 where id = {one}")
-            except pymysql.err.OperationalError as error:
-                if error.args[0] != 1213:
-                    raise
+            one, n = dice.randrange(counts[name]), dice.randrange(1000)
+            with suppress_deadlock():
+                match dice.randrange(4):
+                    case 0:
+                        cursor.execute(f"delete from {name} where id = {one}")
+                    case 1:
+                        cursor.execute(
+                            f"insert ignore into {name} select k, id, {n} from {copies}.{name} where id = {one}"
+                        )
+                    case _:
+                        cursor.execute(f"update {name} set n = {n} where id = {one}")
         session.close()
 
     threads = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
