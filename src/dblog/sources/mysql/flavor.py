@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dblog.sources.mysql.gtid import GtidPosition, Gtids, GtidSet
+
 
 @dataclass(frozen=True)
 class Flavor:
@@ -16,10 +18,11 @@ class Flavor:
     """A table map gives character sets for geometries too."""
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
+    gtids: type[Gtids]
 
 
-MYSQL = Flavor("MySQL", "geomcollection", False, frozenset())
-MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}))
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), GtidSet)
+MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}), GtidPosition)
 
 
 def flavor_of(version: str) -> Flavor:

@@ -34,15 +34,16 @@ class Problem:
         return f"- {self.what}\n    {self.fix}"
 
 
-def check(connection: Connection, tables: Collection[TableName]) -> list[Problem]:
+def check(connection: Connection, tables: Collection[TableName], *, writes: bool = True) -> list[Problem]:
     """Every problem at once, in the order in which to cure them. Changes nothing."""
     with translating("checking the server"):
-        return list(_problems(connection, server(connection), tables))
+        found = list(_problems(connection, server(connection), tables))
+        return found if writes else [p for p in found if not p.creatable]
 
 
-def prepare(connection: Connection, tables: Collection[TableName]) -> None:
+def prepare(connection: Connection, tables: Collection[TableName], *, writes: bool = True) -> None:
     """Create what is missing and allowed; else raise PreconditionFailed with every fatal problem."""
-    problems = check(connection, tables)
+    problems = check(connection, tables, writes=writes)
     if fatal := [p for p in problems if p.fatal]:
         many = "1 problem" if len(fatal) == 1 else f"{len(fatal)} problems"
         raise PreconditionFailed(f"the server is not ready for capture, {many}:\n" + "\n".join(map(str, fatal)))
