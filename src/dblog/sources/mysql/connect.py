@@ -28,7 +28,7 @@ from dblog.errors import (
     SourceError,
     TableLocked,
 )
-from dblog.sources.mysql.flavor import Flavor, flavor_of
+from dblog.sources.mysql.flavor import MYSQL, Flavor, flavor_of
 
 Connection: TypeAlias = pymysql.connections.Connection
 
@@ -215,6 +215,12 @@ class Server:
 
     flavor: Flavor
     version: tuple[int, int, int]
+
+    @property
+    def log_status(self) -> str:
+        """The statement that tells where the log ends."""
+        renamed = self.flavor is MYSQL and self.version >= (8, 2, 0)
+        return "show binary log status" if renamed else "show master status"
 
 
 def server(connection: Connection) -> Server:
