@@ -48,6 +48,10 @@ class OnPostgres(Database):
         """What stands behind `from` for the numbers `i` from low to high."""
         return f"generate_series({low}, {high}) i"
 
+    def noise(self, seed: str) -> str:
+        """Some characters that look random."""
+        return f"md5(({seed})::text)"
+
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
@@ -90,7 +94,7 @@ class OnPostgres(Database):
 class OnMySQL(MySQLDatabase):
     source = mysql.MySQL
     shutdown = signal.SIGTERM
-    large = "repeat(md5(rand()), 300)"
+    large = "repeat(sha2(rand(), 224), 200)"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -116,6 +120,9 @@ class OnMySQL(MySQLDatabase):
         ones, thousands = (_counted(n, most) for n, most in (("a", min(count, 1000)), ("b", (count + 999) // 1000)))
         number = f"{low} + a.i + 1000 * b.i"
         return f"(select {number} as i from {ones}, {thousands} where {number} <= {high}) s"
+
+    def noise(self, seed: str) -> str:
+        return f"sha2({seed}, 224)"
 
     def quoted(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from dblog.demo.mariadb import find_mariadb
-from tests.conftest import SERVERS, Database
+from tests.conftest import MYSQL_SERVERS, SERVERS, Database
 from tests.engine.query import Query
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 from tests.history import Row
@@ -20,9 +19,9 @@ from tests.proxy import Proxy
 MakeQuery = Callable[..., Query]
 
 POSTGRES = SERVERS
-MYSQL = ["mariadb"] if find_mariadb() else []
-FAMILIES = [*POSTGRES[:1], *MYSQL]
-"""For what does not depend on a server's version: one of PostgreSQL's is enough."""
+MYSQL = MYSQL_SERVERS
+FAMILIES = [*POSTGRES[:1], *MYSQL[:1]]
+"""For what does not depend on a server's version: one of each family is enough."""
 
 
 def on(servers: list[str]) -> pytest.MarkDecorator:
@@ -49,7 +48,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[AnyDatabase]:
     if request.param in POSTGRES:
         fresh = OnPostgres(request.getfixturevalue("servers")[request.param].start(), name)
     else:
-        fresh = OnMySQL(request.getfixturevalue("_mariadb").start(), name)
+        fresh = OnMySQL(request.getfixturevalue("mysql_servers")[request.param].start(), name)
     fresh.create()
     yield fresh
     fresh.drop()

@@ -95,7 +95,7 @@ def test_a_full_disk_ends_the_stream_with_the_reason_and_it_goes_on_when_there_i
     database: AnyDatabase, query: MakeQuery, tiny: Path, what: str
 ) -> None:
     database.execute("create table t (id int primary key, n int, note text)")
-    large = f"insert into t select i, 0, repeat(md5(cast(i as char(9))), 100) from {database.series(1, 2000)}"
+    large = f"insert into t select i, 0, repeat({database.noise('i')}, 100) from {database.series(1, 2000)}"
     stream = query(spool=str(tiny / "spool"), chunkRows=10_000)
     if what == "log":
         stream.catch_up()

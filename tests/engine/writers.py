@@ -35,7 +35,7 @@ SCRIPTS = {
     "select move(:a, :b)": 5,
 }
 MYSQL_SCRIPTS = {
-    "update t set note = md5(rand()) where id = {a}": 70,
+    "update t set note = sha2(rand(), 224) where id = {a}": 70,
     "delete from t where id = {a}": 10,
     "insert ignore into t values ({a}, 0, 'new')": 15,
     "update ignore t set id = {b} where id = {a}": 5,
