@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.sources.mysql.connect import Connection
@@ -16,25 +17,26 @@ SYSTEM = ("mysql", "information_schema", "performance_schema", "sys", "dblog")
 
 _CANDIDATES = "select table_schema, table_name from information_schema.tables where table_type = 'BASE TABLE'"
 
+# Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
 _COLUMNS = """
-select c.table_schema, c.table_name, c.column_name, c.column_type, c.character_octet_length, {collation}
-from information_schema.columns c {join}
-where {where} order by c.table_schema, c.table_name, c.ordinal_position
+select column_name, column_type, character_octet_length, character_set_name, collation_name
+from information_schema.columns where table_schema = %s and table_name = %s order by ordinal_position
+"""
+_KEY = """
+select column_name from information_schema.statistics
+where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
 """
 # A name of MariaDB's may stand for a collation in several character sets.
 _COLLATIONS = {
     "MariaDB": (
-        "a.id",
-        "left join information_schema.collation_character_set_applicability a "
-        "on a.full_collation_name = c.collation_name and a.character_set_name = c.character_set_name",
+        "select character_set_name, full_collation_name, id "
+        "from information_schema.collation_character_set_applicability"
     ),
-    "MySQL": ("a.id", "left join information_schema.collations a on a.collation_name = c.collation_name"),
+    "MySQL": "select character_set_name, collation_name, id from information_schema.collations",
 }
 
-_KEYS = """
-select c.table_schema, c.table_name, c.column_name from information_schema.statistics c
-where c.index_name = 'PRIMARY' and {where} order by c.table_schema, c.table_name, c.seq_in_index
-"""
+_KNOWN: WeakKeyDictionary[Connection, dict[tuple[str, str], int]] = WeakKeyDictionary()
+"""The collations of the servers at the other ends."""
 
 
 def candidates(connection: Connection) -> list[TableName]:
@@ -46,41 +48,37 @@ def read_types(
     connection: Connection, names: Collection[TableName], flavor: Flavor
 ) -> dict[TableName, dict[str, MyType]]:
     """The columns of these tables in their order; tables that do not exist are absent."""
-    if not names:
-        return {}
-    where, values = _among(names)
-    collation, join = _COLLATIONS[flavor.name]
-    found: dict[TableName, dict[str, MyType]] = {}
-    for schema, table, column, text, octets, number in _rows(
-        connection, _COLUMNS.format(collation=collation, join=join, where=where), values
-    ):
-        found.setdefault(TableName(schema, table), {})[column] = read_type(text, octets, number, flavor)
-    return found
+    collations = _collations(connection, flavor)
+    found = {
+        name: {
+            column: read_type(text, octets, collations.get((charset, collation)), flavor)
+            for column, text, octets, charset, collation in _rows(connection, _COLUMNS, name)
+        }
+        for name in names
+    }
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def _collations(connection: Connection, flavor: Flavor) -> dict[tuple[str, str], int]:
+    """Their numbers, by character set and name."""
+    if connection not in _KNOWN:
+        rows = _rows(connection, _COLLATIONS[flavor.name], ())
+        _KNOWN[connection] = {(charset, name): int(number) for charset, name, number in rows}
+    return _KNOWN[connection]
 
 
 def read_tables(
     connection: Connection, names: Collection[TableName], flavor: Flavor, options: TypeOptions
 ) -> dict[TableName, TableSchema]:
     """The tables of these names as the catalog describes them now; those that do not exist are absent."""
-    if not names:
-        return {}
-    types = read_types(connection, names, flavor)
-    where, values = _among(names)
-    keys: dict[TableName, tuple[str, ...]] = {}
-    for schema, table, column in _rows(connection, _KEYS.format(where=where), values):
-        name = TableName(schema, table)
-        keys[name] = (*keys.get(name, ()), column)
     return {
         table: TableSchema(
-            table, tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()), keys.get(table, ())
+            table,
+            tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()),
+            tuple(column for (column,) in _rows(connection, _KEY, table)),
         )
-        for table, columns in types.items()
+        for table, columns in read_types(connection, names, flavor).items()
     }
-
-
-def _among(names: Collection[TableName]) -> tuple[str, list[str]]:
-    pairs = " or ".join(["(c.table_schema = %s and c.table_name = %s)"] * len(names))
-    return f"({pairs})", [part for name in names for part in name]
 
 
 def _rows(connection: Connection, query: str, values: Iterable[str]) -> list[tuple[Any, ...]]:
