@@ -66,9 +66,9 @@ def test_a_log_that_was_purged_is_a_lost_position(table: OnMySQL, query: MakeQue
     stream.stop()
     table.execute("update t set n = 1 where id = 5", "flush binary logs")
     purge(table)
-    with pytest.raises(PositionLost, match="binary log index file") as caught:
+    with pytest.raises(PositionLost, match="no longer reaches back|log index file") as caught:
         stream.catch_up()
-    assert "start with a new checkpoint and a new dump" in str(caught.value)
+    assert "start with a new checkpoint" in str(caught.value)
     assert "binlog_expire_logs_seconds" in str(caught.value)
 
 
@@ -94,4 +94,4 @@ def test_a_log_that_is_reset_under_a_running_stream_is_a_lost_position(table: On
 def lost(stream: Query) -> None:
     with pytest.raises(PositionLost) as caught:
         stream.until(lambda: False, seconds=10)
-    assert "new checkpoint and a new dump" in str(caught.value)
+    assert "start with a new checkpoint" in str(caught.value)
