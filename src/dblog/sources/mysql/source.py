@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -116,7 +117,7 @@ class MySQL:
 
     def origin(self) -> Origin:
         def look(connection: Connection) -> Origin:
-            write = (lambda: self._write(connection, "")) if self.writes else None
+            write = (lambda: self._write(connection, uuid.uuid4().hex)) if self.writes else None
             found = resume.begin(Log(connection), write)
             return Origin(found.position, (), str(found.place))
 
