@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from dblog.core.schema import TableName, TableSchema
@@ -10,14 +10,18 @@ from dblog.sources.mysql.connect import Connection
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.kinds import MyType, TypeOptions
 from dblog.sources.mysql.spelling import read_type
+from dblog.sources.mysql.tablemap import MappedColumn, TableMap
 from dblog.sources.mysql.types import my_column
 
 SYSTEM = ("mysql", "information_schema", "performance_schema", "sys", "dblog")
 
-_CANDIDATES = "select table_schema, table_name from information_schema.tables where table_type = 'BASE TABLE'"
+_CANDIDATES = """
+select table_schema, table_name from information_schema.tables where table_type in ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
 
 _COLUMNS = """
-select c.table_schema, c.table_name, c.column_name, c.column_type, c.character_octet_length, {collation}
+select c.table_schema, c.table_name, c.column_name, c.is_nullable = 'YES', c.column_type, c.character_octet_length,
+       {collation}
 from information_schema.columns c {join}
 where {where} order by c.table_schema, c.table_name, c.ordinal_position
 """
@@ -38,7 +42,7 @@ where c.index_name = 'PRIMARY' and {where} order by c.table_schema, c.table_name
 
 
 def candidates(connection: Connection) -> list[TableName]:
-    """Every table that could be captured."""
+    """Every table that a pattern may mean; the preflight says which of them cannot be captured."""
     return [TableName(*row) for row in _rows(connection, _CANDIDATES, ()) if row[0].lower() not in SYSTEM]
 
 
@@ -46,41 +50,60 @@ def read_types(
     connection: Connection, names: Collection[TableName], flavor: Flavor
 ) -> dict[TableName, dict[str, MyType]]:
     """The columns of these tables in their order; tables that do not exist are absent."""
-    if not names:
-        return {}
-    where, values = _among(names)
-    collation, join = _COLLATIONS[flavor.name]
-    found: dict[TableName, dict[str, MyType]] = {}
-    for schema, table, column, text, octets, number in _rows(
-        connection, _COLUMNS.format(collation=collation, join=join, where=where), values
-    ):
-        found.setdefault(TableName(schema, table), {})[column] = read_type(text, octets, number, flavor)
-    return found
+    found = _columns(connection, names, flavor)
+    return {table: {column.name: column.type for column in columns} for table, columns in found.items()}
 
 
 def read_tables(
     connection: Connection, names: Collection[TableName], flavor: Flavor, options: TypeOptions
 ) -> dict[TableName, TableSchema]:
     """The tables of these names as the catalog describes them now; those that do not exist are absent."""
-    if not names:
-        return {}
-    types = read_types(connection, names, flavor)
-    where, values = _among(names)
-    keys: dict[TableName, tuple[str, ...]] = {}
-    for schema, table, column in _rows(connection, _KEYS.format(where=where), values):
-        name = TableName(schema, table)
-        keys[name] = (*keys.get(name, ()), column)
+    keys = _keys(connection, names)
     return {
         table: TableSchema(
             table, tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()), keys.get(table, ())
         )
-        for table, columns in types.items()
+        for table, columns in read_types(connection, names, flavor).items()
     }
 
 
-def _among(names: Collection[TableName]) -> tuple[str, list[str]]:
+def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableMap | None:
+    """The table as the log would describe it now; None when there is none."""
+    columns = _columns(connection, [table], flavor).get(table)
+    return None if columns is None else TableMap(0, table, tuple(columns), _keys(connection, [table]).get(table, ()))
+
+
+def _columns(
+    connection: Connection, names: Collection[TableName], flavor: Flavor
+) -> dict[TableName, list[MappedColumn]]:
+    collation, join = _COLLATIONS[flavor.name]
+    found: dict[TableName, list[MappedColumn]] = {}
+    for table, (column, nullable, text, octets, number) in _among(
+        connection, _COLUMNS.format(collation=collation, join=join, where="{where}"), names
+    ):
+        kind = read_type(text, octets, number, flavor)
+        found.setdefault(table, []).append(MappedColumn(column, kind, bool(nullable)))
+    return found
+
+
+def _keys(connection: Connection, names: Collection[TableName]) -> dict[TableName, tuple[str, ...]]:
+    keys: dict[TableName, tuple[str, ...]] = {}
+    for table, (column,) in _among(connection, _KEYS, names):
+        keys[table] = (*keys.get(table, ()), column)
+    return keys
+
+
+def _among(
+    connection: Connection, query: str, names: Collection[TableName]
+) -> Iterator[tuple[TableName, tuple[Any, ...]]]:
+    """The rows about these tables, by table. The catalog also finds names in other letter case: those are others."""
+    if not names:
+        return
     pairs = " or ".join(["(c.table_schema = %s and c.table_name = %s)"] * len(names))
-    return f"({pairs})", [part for name in names for part in name]
+    values = [part for name in names for part in name]
+    for schema, table, *rest in _rows(connection, query.format(where=f"({pairs})"), values):
+        if TableName(schema, table) in names:
+            yield TableName(schema, table), tuple(rest)
 
 
 def _rows(connection: Connection, query: str, values: Iterable[str]) -> list[tuple[Any, ...]]:

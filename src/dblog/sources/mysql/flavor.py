@@ -16,10 +16,12 @@ class Flavor:
     """A table map gives character sets for geometries too."""
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
+    persists: bool
+    """SET PERSIST keeps a setting over a restart."""
 
 
-MYSQL = Flavor("MySQL", "geomcollection", False, frozenset())
-MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}))
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), True)
+MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}), False)
 
 
 def flavor_of(version: str) -> Flavor:

@@ -71,8 +71,12 @@ class MySQL:
         return self.address.database
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
-        names = self.names()
-        self._with(lambda connection: preflight.prepare(connection, names))
+        setup = self.setup()
+        self._with(lambda connection: preflight.prepare(connection, setup))
+
+    def setup(self) -> preflight.Setup:
+        """What is wanted of the server."""
+        return preflight.Setup(self.names(), self.server_id, self.columns)
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         """The log has the changes of every table."""
@@ -284,6 +288,13 @@ class _Tables:
 
         with translating(f"reading the schema of {mapped.table}"):
             return self._source._narrowed(self._source._with(describe, "log"))
+
+    def completed(self, mapped: TableMap) -> TableMap:
+        def read(connection: Connection) -> TableMap | None:
+            return catalog.read_map(connection, mapped.table, self._source._flavor(connection))
+
+        with translating(f"reading the schema of {mapped.table}"):
+            return mapped.completed(self._source._with(read, "log"))
 
     def latest(self, table: TableName) -> TableSchema | None:
         def describe(connection: Connection) -> TableSchema | None:
