@@ -87,8 +87,7 @@ def following(database: MySQLDatabase, after: int | None = None) -> Iterator[tup
 
 
 def latest(database: MySQLDatabase) -> int:
-    with following(database) as (source, _):
-        return source.latest()
+    return read_options({"url": database.url, "tables": "shop.*"}).source.latest()
 
 
 def changes(source: MySQL, log: MySQLLog) -> list[dict[str, Any]]:
