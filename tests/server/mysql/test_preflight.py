@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import struct
@@ -26,6 +27,7 @@ from dblog.sources.mysql.preflight import Problem, Setup, admin_sql, check, prep
 from dblog.sources.mysql.source import MySQL
 from dblog.spark.options import read_options
 from tests.conftest import MARIADB_SETTINGS
+from tests.unit.test_cli import run as dblog
 
 pytestmark = pytest.mark.server
 
@@ -671,3 +673,35 @@ def test_a_table_that_somebody_locks_is_not_waited_for(server: MariaDBServer, ad
         began = time.monotonic()
         assert check(admin, SETUP) == []
         assert time.monotonic() - began < 10
+
+
+# --- dblog check ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_shows_the_problems_and_the_way_out(server: MariaDBServer, admin: Any, user: str) -> None:
+    url = server.url("shop", user, "let me in")
+    done = dblog("check", "--url", url.replace("/shop", ""), "--tables", "shop.orders")
+    assert done.returncode == 1
+    assert "✗ user" in done.stdout
+    assert "    GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO `re``ader's`@`%`;" in done.stdout
+    assert "not ready: 3 to fix first" in done.stdout
+    assert "let" not in done.stdout + done.stderr
+    run(admin, "grant select on shop.* to `re``ader's`")  # to find the tables of a pattern
+    script = dblog("check", "--url", url, "--tables", "shop.*", "--admin-sql")
+    assert (script.returncode, script.stderr) == (0, "")
+    run(admin, *script.stdout.splitlines())
+    done = dblog("check", "--url", url, "--tables", "shop.*", "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert (found["ready"], found["tables"], found["problems"]) == (True, ["shop.orders"], [])
+    assert found["server_id"] > 0
+
+
+def test_the_command_line_says_what_will_be_created(server: MariaDBServer, admin: Any) -> None:
+    run(admin, "set global binlog_row_metadata = NO_LOG")
+    done = dblog("check", "--tables", "shop.orders", DBLOG_URL=server.url())
+    assert done.returncode == 0
+    assert "! binlog_row_metadata is NO_LOG" in done.stdout
+    assert "+ the watermark table 'dblog.watermark' does not exist  (will be created)" in done.stdout
+    assert done.stdout.endswith("ready: 1 thing will be created at the start\n")
+    assert run(admin, "show databases like 'dblog'") == []

@@ -12,7 +12,7 @@ from dblog.sources.mysql.grants import User
 from dblog.sources.mysql.look import REPLICATION, WATERMARK, WATERMARK_SQL, Look, Setup
 from dblog.sources.problems import Problem, refuse
 
-__all__ = ["WATERMARK", "WATERMARK_SQL", "Problem", "Setup", "admin_sql", "check", "prepare"]
+__all__ = ["WATERMARK", "WATERMARK_SQL", "Problem", "Setup", "admin_sql", "check", "prepare", "user"]
 
 OLDEST = {"MariaDB": (10, 5, 0), "MySQL": (8, 0, 0)}
 LOCK_SECONDS = 1
@@ -39,15 +39,21 @@ def prepare(connection: Connection, setup: Setup) -> None:
                 cursor.execute(statement)
 
 
-def admin_sql(setup: Setup, user: str) -> str:
-    """The whole set-up as a script for an administrator: afterwards `user`, as the server's `current_user()` has it,
-    needs no further privilege."""
-    account = User.read(user)
-    lines = [account.granted(", ".join(REPLICATION))]
+def admin_sql(setup: Setup, account: str) -> str:
+    """The whole set-up as a script for an administrator: afterwards the account needs no further privilege."""
+    grantee = User.read(account)
+    lines = [grantee.granted(", ".join(REPLICATION))]
     if setup.writes:
-        lines += [*WATERMARK_SQL, account.granted("SELECT, UPDATE", WATERMARK)]
-    lines += [account.granted("SELECT", table) for table in dict.fromkeys(setup.tables) if table != WATERMARK]
+        lines += [*WATERMARK_SQL, grantee.granted("SELECT, UPDATE", WATERMARK)]
+    lines += [grantee.granted("SELECT", table) for table in dict.fromkeys(setup.tables) if table != WATERMARK]
     return "\n".join(lines) + "\n"
+
+
+def user(connection: Connection) -> str:
+    """The account that grants are for, as in "cdc@%"."""
+    with translating("asking for the user"), connection.cursor() as cursor:
+        cursor.execute("select current_user()")
+        return str(cursor.fetchone()[0])
 
 
 def _too_old(there: Server) -> Problem:
