@@ -47,7 +47,7 @@ def test_an_encrypted_log_is_read_from_every_place(database: MySQLDatabase) -> N
             database.execute("flush binary logs")
     source.write_watermark("end")
     for number, place in enumerate(places):
-        log = source.stream(place)
+        log = source.stream(place, None)
         rows: list[Any] = []
         while not rows or rows[-1] != "end":
             for run in log.read(5):

@@ -77,7 +77,7 @@ def following(database: MySQLDatabase, after: int | None = None) -> Iterator[tup
     source = read_options({"url": database.url, "tables": "shop.*"}).source
     assert isinstance(source, MySQL)
     source.prepare(followed=None)
-    log = source.stream(source.latest() if after is None else after)
+    log = source.stream(source.latest() if after is None else after, None)
     try:
         yield source, log
     finally:
@@ -168,7 +168,7 @@ def test_a_table_that_is_gone_is_refused(database: MySQLDatabase) -> None:
     database.execute("create table u (id int primary key)", "insert into t values (1, 'x', 7)", "drop table t")
     source = read_options({"url": database.url, "tables": "shop.u, shop.t"}).source
     assert isinstance(source, MySQL)
-    log = source.stream(begin)
+    log = source.stream(begin, None)
     try:
         with pytest.raises(DecodeError, match="no such table any more"):
             changes(source, log)

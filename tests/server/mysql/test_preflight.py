@@ -112,10 +112,10 @@ def the_problem(connection: Any, setup: Setup = SETUP) -> Problem:
     return problem
 
 
-def problems_of(connection: Any, **settings: str) -> list[Problem]:
+def problems_of(connection: Any, setup: Setup = SETUP, **settings: str) -> list[Problem]:
     """What would be found if the server had these settings, which are another family's."""
     with connection.cursor() as cursor:
-        seen = Look(cursor, SETUP, read_version(run(connection, "select version()")[0][0]))
+        seen = Look(cursor, setup, read_version(run(connection, "select version()")[0][0]))
         seen.settings |= settings
         return [p for p in seen.problems() if not p.creatable]
 
@@ -227,6 +227,12 @@ def test_settings_of_mysql_are_looked_at(admin: Any, settings: dict[str, str], w
     (problem,) = problems_of(admin, **settings)
     assert problem.what.startswith(what)
     assert problem.fatal is fatal
+
+
+def test_a_stream_that_writes_nothing_needs_the_gtids_of_mysql(admin: Any) -> None:
+    (problem,) = problems_of(admin, replace(SETUP, writes=False), gtid_mode="OFF")
+    assert problem.what.startswith("gtid_mode is OFF: only GTIDs tell")
+    assert problem.fatal
 
 
 def test_partial_json_in_the_log_is_fine(admin: Any) -> None:
@@ -473,7 +479,8 @@ def test_the_least_rights_are_enough_to_dump_and_follow(server: MariaDBServer, a
     assert isinstance(source, MySQL)
     try:
         source.prepare(followed=None)
-        log = source.stream(source.origin().position)
+        origin = source.origin()
+        log = source.stream(origin.position, origin.place)
         run(admin, "insert into shop.orders values (2, 'milk')")
         source.write_watermark("end")
         rows: list[Any] = []

@@ -90,7 +90,8 @@ def following(url: str) -> Iterator[tuple[MySQL, MySQLLog]]:
     assert isinstance(source, MySQL)
     try:
         source.prepare(followed=None)
-        log = source.stream(source.origin().position)
+        origin = source.origin()
+        log = source.stream(origin.position, origin.place)
         yield source, log
         log.close()
     finally:
@@ -128,10 +129,10 @@ def test_no_connection_is_made_to_a_server_that_cannot_prove_itself(
     encrypted: MySQLDatabase, files: Path, show: Callable[[str], None], connection: str, mode: str
 ) -> None:
     with following(url_of(encrypted, "safe", ssl_mode=mode, ssl_ca=files / "root.pem")) as (source, _):
-        position = source.origin().position
+        origin = source.origin()
         opening: dict[str, Callable[[], object]] = {
             "control": source.tables,
-            "log": lambda: source.stream(position),
+            "log": lambda: source.stream(origin.position, origin.place),
             "chunks": lambda: source.select(T, Extent(), None),
         }
         show("other")

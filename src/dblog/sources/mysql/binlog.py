@@ -32,10 +32,12 @@ _INTACT = 0x2144DF1C
 
 
 class EventReader:
-    """Events from a position on, which must be that of an event. What lies before it is not given."""
+    """Events from a position on, which must be that of an event. What lies before it is not given. `shift` is added to
+    the numbers of files."""
 
-    def __init__(self, begin: int) -> None:
+    def __init__(self, begin: int, shift: int = 0) -> None:
         self._begin = begin
+        self._shift = shift
         self._file, self._place = file_and_place(begin)
         self._checksum = 0
         self._fresh = False
@@ -94,7 +96,7 @@ class EventReader:
         name = re.search(rb"\.(\d+)\Z", body[8:])
         if name is None:
             raise DecodeError(f"the log goes on in a file whose name has no number: {body[8:]!r}")
-        file, place = int(name[1]), int.from_bytes(body[:8], "little")
+        file, place = int(name[1]) + self._shift, int.from_bytes(body[:8], "little")
         if file < self._file:
             raise PositionLost(
                 f"the log goes back from file {self._file} to file {file}",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dblog.sources.mysql.gtid import GtidPosition, Gtids, GtidSet
+
 
 @dataclass(frozen=True)
 class Flavor:
@@ -16,12 +18,13 @@ class Flavor:
     """A table map gives character sets for geometries too."""
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
+    gtids: type[Gtids]
     persists: bool
     """SET PERSIST keeps a setting over a restart."""
 
 
-MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), True)
-MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}), False)
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), GtidSet, True)
+MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}), GtidPosition, False)
 
 
 def flavor_of(version: str) -> Flavor:

@@ -177,8 +177,10 @@ class Look:
             what += "ALTER cannot be read, or under wrong names if columns of equal types changed places"
             yield Problem(what, self._set("binlog_row_metadata", "FULL"), fatal=False)
         if settings.get("gtid_mode", "ON") != "ON":
-            what = f"gtid_mode is {settings['gtid_mode']}: after a failover a stream must start anew"
-            yield Problem(what, "gtid_mode = ON and enforce_gtid_consistency = ON, step by step", fatal=False)
+            writes = self.setup.writes
+            why = "after a failover a stream must start anew" if writes else "only GTIDs tell what selects see"
+            fix = "gtid_mode = ON and enforce_gtid_consistency = ON in the server's configuration, or step by step"
+            yield Problem(f"gtid_mode is {settings['gtid_mode']}: {why}", fix, fatal=not writes)
 
     def _of_rights(self) -> Iterator[Problem]:
         lacks = [] if self.grants.has(REPLICATION[0]) else [REPLICATION[0]]

@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core.names import Pattern, select_tables
@@ -27,14 +25,16 @@ from dblog.errors import (
     TableUnreadable,
     WatermarkError,
 )
-from dblog.sources.base import Origin
-from dblog.sources.mysql import catalog, chunks, preflight
+from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.mysql import catalog, chunks, preflight, resume
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import position
 from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
 from dblog.sources.mysql.preflight import WATERMARK
+from dblog.sources.mysql.resume import Log
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
@@ -63,6 +63,8 @@ class MySQL:
     """Only these columns (and the key) of every table; None for all."""
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
+    writes: bool = True
+    """Watermarks are written; otherwise windows end without writing anything."""
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
@@ -76,7 +78,7 @@ class MySQL:
 
     def setup(self) -> preflight.Setup:
         """What is wanted of the server."""
-        return preflight.Setup(self.names(), self.server_id, self.columns)
+        return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         """The log has the changes of every table."""
@@ -116,47 +118,81 @@ class MySQL:
     # -- the log ---------------------------------------------------------------------------------------------
 
     def origin(self) -> Origin:
-        return Origin(self.latest(), ())
+        def look(connection: Connection) -> Origin:
+            write = (lambda: self._write(connection, "")) if self.writes else None
+            found = resume.begin(Log(connection), write)
+            return Origin(found.position, (), str(found.place))
 
-    def latest(self) -> int:
-        def ask(connection: Connection) -> int:
-            with translating("asking for the end of the log"), connection.cursor() as cursor:
-                newer = self._flavor(connection).name == "MySQL" and server(connection).version >= (8, 2, 0)
-                cursor.execute("show binary log status" if newer else "show master status")
-                found = cursor.fetchone()
-                if found is None:
-                    raise PreconditionFailed("the server writes no binary log", hint="set log_bin and restart it")
-                return position(int(found[0].rpartition(".")[2]), int(found[1]))
+        return self._with(look)
 
-        return self._with(ask)
+    def latest(self, role: str = "control") -> int:
+        return self._with(lambda connection: Log(connection).end(), role) + self._shift
 
-    def stream(self, position: int) -> MySQLLog:
+    @property
+    def _shift(self) -> int:
+        """What the positions of the log that this process reads have more than the server's own."""
+        return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
+
+    def stream(self, position: int, place: str | None) -> MySQLLog:
         names = frozenset(self.names("log"))  # called by the thread of the log, and a connection is one thread's
-        flavor = self._with(self._flavor, "log")
-        decoder = Decoder(_Tables(self, names), flavor, position, watermark=WATERMARK, before=self.before)
-        return MySQLLog(self.address, position, decoder, server_id=self.server_id)
+        found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
+        _SHIFTS[os.getpid(), self.address] = found.place.shift
+        decoder = Decoder(
+            _Tables(self, names),
+            self._with(self._flavor, "log"),
+            found.position,
+            watermark=WATERMARK,
+            before=self.before,
+            shift=found.place.shift,
+            delivered=found.delivered,
+        )
+        return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
+
+    def place(self, place: str | None, commits: Commits) -> str:
+        return str(Place.parse(place).after(commits.origins, commits.numbers))
+
+    def comparable(self, place: str | None, other: str | None) -> bool:
+        return Place.parse(place).shift == Place.parse(other).shift
+
+    def covers(self, place: str | None, other: str | None) -> bool:
+        return Place.parse(place).covers(Place.parse(other))
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 
     def write_watermark(self, token: str) -> int:
-        def write(connection: Connection) -> None:
-            with translating("writing a watermark"), connection.cursor() as cursor:
-                if cursor.execute("update dblog.watermark set token = %s where id = 1", (token,)) != 1:
-                    raise WatermarkError(
-                        f"the table {WATERMARK} has no row to write a watermark to",
-                        hint=f"insert into {WATERMARK} (id, token) values (1, '')",
-                    )
-
         try:
-            self._with(write)
+            self._with(lambda connection: self._write(connection, token))
         except (SchemaChanged, PreconditionFailed) as error:
             raise WatermarkError(
-                f"cannot write a watermark: {error.message}", hint="; ".join(preflight.WATERMARK_SQL)
+                f"cannot write a watermark: {error.message}", hint=" ".join(preflight.WATERMARK_SQL)
             ) from error
         return self.latest()
 
-    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        return ()
+    def _write(self, connection: Connection, token: str) -> None:
+        with translating("writing a watermark"), connection.cursor() as cursor:
+            if cursor.execute("update dblog.watermark set token = %s where id = 1", (token,)) != 1:
+                raise WatermarkError(
+                    f"the table {WATERMARK} has no row to write a watermark to",
+                    hint=f"insert into {WATERMARK} (id, token) values (1, '')",
+                )
+
+    def high_watermark(self) -> int:
+        return self.latest()
+
+    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+        """Commits become visible in the order of the log. So after a watermark was written all before it is visible;
+        without one the server says how far it is: MariaDB by the position, MySQL by the GTIDs of what is visible."""
+        if self.writes:
+            return ()
+
+        def look(connection: Connection) -> bool:
+            log = Log(connection)
+            if log.mariadb:
+                return log.end() + self._shift >= int(xids.max())
+            gtids = log.flavor.gtids
+            return gtids.parse(Place.parse(place).gtids) <= gtids.parse(log.executed())
+
+        return () if self._with(look) else (int(xids.max()),)
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
@@ -234,13 +270,7 @@ class MySQL:
             raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
 
     def health(self) -> Mapping[str, Any]:
-        def ask(connection: Connection) -> Mapping[str, Any]:
-            with translating("asking for the end of the log"), connection.cursor() as cursor:
-                cursor.execute("show master status")
-                file, at = cursor.fetchone()[:2]
-                return {"latest": position(int(file.rpartition(".")[2]), int(at)), "active": True}
-
-        return self._with(ask, "health")
+        return {"latest": self.latest("health"), "active": True}
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -342,6 +372,9 @@ def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
 
 
 _KEYED: dict[tuple[int, MySQL, TableName, str], TableSchema] = {}
+
+_SHIFTS: dict[tuple[int, Address], int] = {}
+"""How far the numbers of a server's files are shifted by the stream of this process."""
 
 _CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
 """Connections of this process. Spark's workers live on between tasks, and so do these."""

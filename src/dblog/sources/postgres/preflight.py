@@ -62,11 +62,10 @@ def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_S
 
 def admin_sql(setup: Setup, role: str) -> str:
     """The whole set-up as a script for an administrator: afterwards `role` needs no further privilege."""
-    *tables, watermark = setup.published
     rights = [look.grant("USAGE", schema, role) for schema in dict.fromkeys(t.schema for t in setup.published)]
-    rights += [look.grant("SELECT", table, role) for table in tables]
-    rights += [look.grant("SELECT, UPDATE", watermark, role)]
-    return "\n".join([look.replication_sql(role), *look.WATERMARK_SQL, *rights, look.publication_sql(setup)]) + "\n"
+    rights += [look.grant("SELECT, UPDATE" if t == WATERMARK else "SELECT", t, role) for t in setup.published]
+    watermark = look.WATERMARK_SQL if setup.writes else ()
+    return "\n".join([look.replication_sql(role), *watermark, *rights, look.publication_sql(setup)]) + "\n"
 
 
 def _await_release(connection: Connection, slot: str, patience: float) -> None:
