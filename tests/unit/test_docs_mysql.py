@@ -30,11 +30,7 @@ def rows() -> list[tuple[str, str]]:
     for sql, spark in re.findall(r"^\| (`.*?) \| (.*?) \|$", section("Types"), re.MULTILINE):
         types = re.findall(r"`([^`]+)`", sql)
         names = re.findall(r"[a-z_]+(?:\([\d,]+\))?", re.split(r"[;:]|, from", spark)[0])
-        found += (
-            zip(types, names * len(types) if len(names) == 1 else names, strict=True)
-            if len(names) > 1
-            else [(each, names[0]) for each in types]
-        )
+        found += zip(types, names * len(types) if len(names) == 1 else names, strict=True)
     return found
 
 

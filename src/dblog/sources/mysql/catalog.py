@@ -99,10 +99,11 @@ def _among(
     """The rows about these tables, by table. The catalog also finds names in other letter case: those are others."""
     if not names:
         return
+    wanted = set(names)
     pairs = " or ".join(["(c.table_schema = %s and c.table_name = %s)"] * len(names))
     values = [part for name in names for part in name]
     for schema, table, *rest in _rows(connection, query.format(where=f"({pairs})"), values):
-        if TableName(schema, table) in names:
+        if TableName(schema, table) in wanted:
             yield TableName(schema, table), tuple(rest)
 
 

@@ -334,7 +334,8 @@ class Look:
         elif table is None:
             may = all(self.grants.has(right, WATERMARK) for right in ("CREATE", "INSERT", "SELECT", "UPDATE"))
             fix = "\n".join([*create, fill, *([] if may else [rights])])
-            yield Problem(f"the watermark table '{WATERMARK}' does not exist", fix, fatal=not may, creatable=may)
+            unseen = f", or user {self.user} may not see it" if denied in RIGHTS else ""
+            yield Problem(f"the watermark table '{WATERMARK}' does not exist{unseen}", fix, not may, may)
         elif denied in RIGHTS:
             yield Problem(f"user {self.user} lacks SELECT, UPDATE on '{WATERMARK}'", rights)
         elif (
