@@ -127,6 +127,20 @@ def test_every_type_is_read_without_metadata(database: MySQLDatabase, metadata: 
         assert wide[0]["h"] == "é"
 
 
+@pytest.mark.parametrize("metadata", ["NO_LOG", "MINIMAL", "FULL"])
+def test_what_only_the_server_sees_is_left_out(database: MySQLDatabase, metadata: str) -> None:
+    """MariaDB keeps hashes of long unique keys in columns of the table, and logs them."""
+    database.execute(
+        f"set global binlog_row_metadata = {metadata}",
+        "create table u (id int primary key, a blob unique, b text not null unique, DB_ROW_HASH_1 int)",
+        "alter table u add c text, add unique (c, id)",
+    )
+    with following(database) as (source, log):
+        database.execute("insert into u values (1, 'a', 'b', 7, 'c')")
+        assert changes(source, log) == [{"id": 1, "a": b"a", "b": "b", "DB_ROW_HASH_1": 7, "c": "c"}]
+        assert dumped(source, TableName("shop", "u")) == [{"id": 1, "a": b"a", "b": "b", "DB_ROW_HASH_1": 7, "c": "c"}]
+
+
 @pytest.mark.parametrize("metadata", ["NO_LOG", "MINIMAL"])
 @pytest.mark.parametrize(
     ("alter", "wrong"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import count
 from typing import Any
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.sources.mysql.connect import Connection
 from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.kinds import MyType, TypeOptions
+from dblog.sources.mysql.kinds import Code, MyType, TypeOptions
 from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import MappedColumn, TableMap
 from dblog.sources.mysql.types import my_column
@@ -38,6 +39,11 @@ _COLLATIONS = {
 _KEYS = """
 select c.table_schema, c.table_name, c.column_name from information_schema.statistics c
 where c.index_name = 'PRIMARY' and {where} order by c.table_schema, c.table_name, c.seq_in_index
+"""
+
+_HASHES = """
+select c.table_schema, c.table_name, max(c.nullable = 'YES') from information_schema.statistics c
+where c.index_type = 'HASH' and {where} group by c.table_schema, c.table_name, c.index_name
 """
 
 
@@ -70,7 +76,18 @@ def read_tables(
 def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableMap | None:
     """The table as the log would describe it now; None when there is none."""
     columns = _columns(connection, [table], flavor).get(table)
-    return None if columns is None else TableMap(0, table, tuple(columns), _keys(connection, [table]).get(table, ()))
+    if columns is None:
+        return None
+    # MariaDB keeps a hash for each unique key of long columns, behind all other columns.
+    for _, (nullable,) in _among(connection, _HASHES, [table]):
+        columns.append(MappedColumn(_hidden_name(columns), MyType(Code.bigint, unsigned=True), bool(nullable)))
+    return TableMap(0, table, tuple(columns), _keys(connection, [table]).get(table, ()))
+
+
+def _hidden_name(columns: Collection[MappedColumn]) -> str:
+    """A name as the server gives it, which no column has."""
+    taken = {column.name for column in columns}
+    return next(name for name in (f"DB_ROW_HASH_{n}" for n in count(1)) if name not in taken)
 
 
 def _columns(
