@@ -109,6 +109,11 @@ class Capture:
         with self._attention() if eager else contextlib.nullcontext():
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
 
+    def wait_open(self) -> None:
+        """Wait until the log has been opened: from then on it is known how the server's positions are counted."""
+        while not self._wait(lambda: self._opened, 1.0):
+            self._check_silence("the log could not be opened")
+
     def place(self, position: int) -> str | None:
         """The place of a position up to which the log is captured and not yet released."""
         with self._changed:
@@ -122,9 +127,7 @@ class Capture:
         server's: then it is the first commit that has all behind it that the position had."""
 
         def ready() -> bool:
-            return self._opened and (
-                self._source.comparable(place, self._place) or self._source.covers(self._place, place)
-            )
+            return self._source.comparable(place, self._place) or self._source.covers(self._place, place)
 
         with self._attention():
             while not self._wait(ready, 1.0):

@@ -191,6 +191,7 @@ class Engine:
                 read_ahead=self._settings.read_ahead,
                 patience=self._settings.patience,
             )
+            self._capture.wait_open()
         return self._capture
 
     def _here(self, offset: Offset) -> Offset:

@@ -85,6 +85,7 @@ def rows_of(database: MySQLDatabase) -> list[dict[str, Any]]:
 
 
 def check(stream: Query, database: MySQLDatabase) -> None:
+    stream.step()  # from here on positions are those of the server
     stream.catch_up()
     stream.history.check_order()
     stream.history.check_state(rows_of(database))
@@ -162,8 +163,9 @@ def test_a_replica_whose_log_is_purged_is_refused(cluster: Cluster, stream: Quer
     cluster.primary.execute("update t set n = 1 where id = 5")
     cluster.caught_up()
     cluster.replica.server_execute("flush binary logs")
-    last = cluster.replica.server_execute("show binary logs")[-1][0]
-    cluster.replica.server_execute(f"purge binary logs to '{last}'")
+    while len(files := cluster.replica.server_execute("show binary logs")) > 1:  # those that a crash would need stay
+        cluster.replica.server_execute(f"purge binary logs to '{files[-1][0]}'")
+        time.sleep(0.05)
     stream.restart(url=cluster.replica.url)
     with pytest.raises(PositionLost, match="no longer reaches back"):
         stream.catch_up()

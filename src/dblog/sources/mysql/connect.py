@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 import pymysql
 import pymysql.err
@@ -217,11 +218,16 @@ class Server:
     version: tuple[int, int, int]
 
 
+_SERVERS: WeakKeyDictionary[Connection, Server] = WeakKeyDictionary()
+
+
 def server(connection: Connection) -> Server:
     """Asked for and not taken from the handshake, in which a proxy or an old MariaDB says something else."""
-    with translating("asking for the version"), connection.cursor() as cursor:
-        cursor.execute("select version()")
-        return read_version(cursor.fetchone()[0])
+    if connection not in _SERVERS:
+        with translating("asking for the version"), connection.cursor() as cursor:
+            cursor.execute("select version()")
+            _SERVERS[connection] = read_version(cursor.fetchone()[0])
+    return _SERVERS[connection]
 
 
 def read_version(text: str) -> Server:

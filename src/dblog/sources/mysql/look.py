@@ -6,8 +6,8 @@ what cannot be tried is read from `SHOW GRANTS`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pymysql.err
@@ -43,33 +43,37 @@ class Setup:
     """Watermarks are written, into a table of ours."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Table:
     """A table as the catalog has it."""
 
     name: TableName
     kind: str
     engine: str | None
-    key: list[tuple[str, str, int | None]] = field(default_factory=list)
+    key: list[tuple[str, str, int | None]]
     """Each column, its type, and how much of it counts (None: all)."""
-    columns: list[str] = field(default_factory=list)
-    cascades: list[str] = field(default_factory=list)
+    columns: list[str]
+    cascades: list[str]
     """Foreign keys by which the server changes rows of this table itself."""
 
 
-_TABLES = "select t.table_schema, t.table_name, t.table_type, t.engine from information_schema.tables t where {where}"
-_COLUMNS = """
-select t.table_schema, t.table_name, t.column_name, t.data_type, s.seq_in_index, s.sub_part
-from information_schema.columns t left join information_schema.statistics s
-on s.index_name = 'PRIMARY' and s.table_schema = t.table_schema and s.table_name = t.table_name
-and s.column_name = t.column_name
-where {where} order by s.seq_in_index, t.ordinal_position
+# Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
+_OF_ONE = "table_schema = %s and table_name = %s"
+_TABLE = f"select table_schema, table_name, table_type, engine from information_schema.tables where {_OF_ONE}"
+_COLUMNS = f"select column_name, data_type from information_schema.columns where {_OF_ONE}"
+_KEY = f"""
+select column_name, sub_part from information_schema.statistics where index_name = 'PRIMARY' and {_OF_ONE}
+order by seq_in_index
 """
 _CASCADES = """
-select t.constraint_schema, t.table_name, t.constraint_name from information_schema.referential_constraints t
-where {where}
-and (t.delete_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT') or t.update_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT'))
-order by t.constraint_name
+select constraint_name from information_schema.referential_constraints
+where constraint_schema = %s and table_name = %s
+and (delete_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT') or update_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT'))
+order by constraint_name
+"""
+_ALIKE = """
+select table_schema, table_name from information_schema.tables
+where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s) order by 1, 2
 """
 
 
@@ -82,7 +86,8 @@ class Look:
         self.user = User.read(self._all("select current_user()")[0][0])
         self.grants = Grants([line for (line,) in self._all("show grants")])
         self.log = self._ask("show binary log status", "show master status")
-        self.tables = self._described((*setup.tables, WATERMARK))
+        described = {name: self._described(name) for name in (*setup.tables, WATERMARK)}
+        self.tables = {name: table for name, table in described.items() if table is not None}
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_log()
@@ -121,34 +126,25 @@ class Look:
         return None
 
     def _try(self, statement: str) -> int:
-        """The number of the error that the statement gives; 0 if none, or if somebody locks the table now."""
+        """The number of the error that the statement gives, 0 if none."""
         try:
             self._all(statement)
         except pymysql.err.MySQLError as error:
-            number = int(error.args[0])
-            if number not in RIGHTS | GONE | _READ_ONLY | {_NO_DATABASE, _LOCKED}:
+            if error.args[0] not in RIGHTS | GONE | _READ_ONLY | {_NO_DATABASE, _LOCKED}:
                 raise
-            return 0 if number == _LOCKED else number
+            return int(error.args[0])
         return 0
 
-    def _described(self, names: Collection[TableName]) -> dict[TableName, _Table]:
-        """Those that the catalog shows, also in another letter case."""
-        found: dict[TableName, _Table] = {}
-        for schema, table, kind, engine in self._about(_TABLES, names):
-            found[TableName(schema, table)] = _Table(TableName(schema, table), kind, engine)
-        for schema, table, column, kind, place, prefix in self._about(_COLUMNS, names):
-            if TableName(schema, table) in found:
-                found[TableName(schema, table)].columns.append(column)
-                if place is not None:
-                    found[TableName(schema, table)].key.append((column, kind, prefix))
-        for schema, table, constraint in self._about(_CASCADES, names, schema="constraint_schema"):
-            if TableName(schema, table) in found:
-                found[TableName(schema, table)].cascades.append(constraint)
-        return found
-
-    def _about(self, query: str, names: Collection[TableName], schema: str = "table_schema") -> list[tuple[Any, ...]]:
-        pairs = " or ".join([f"(t.{schema} = %s and t.table_name = %s)"] * len(names))
-        return self._all(query.format(where=f"({pairs})"), *(part for name in names for part in name))
+    def _described(self, name: TableName) -> _Table | None:
+        """None when the catalog does not show it. A table in other letter case is another one."""
+        found = self._all(_TABLE, *name)
+        if not found or TableName(*found[0][:2]) != name:
+            return None
+        types = dict(self._all(_COLUMNS, *name))
+        key = [(column, types[column], prefix) for column, prefix in self._all(_KEY, *name)]
+        cascades = [constraint for (constraint,) in self._all(_CASCADES, *name)]
+        _, _, kind, engine = found[0]
+        return _Table(name, kind, engine, key, list(types), cascades)
 
     # -- the server ------------------------------------------------------------------------------------------
 
@@ -293,9 +289,8 @@ class Look:
 
     def _unseen(self, name: TableName) -> Problem:
         shown = repr(str(name))
-        others = [str(t) for t in self.tables if (t.schema.lower(), t.name.lower()) == (*map(str.lower, name),)]
-        if others:
-            fix = f"write it as the server does: {', '.join(sorted(others))}"
+        if others := [str(TableName(*other)) for other in self._all(_ALIKE, *name)]:
+            fix = f"write it as the server does: {', '.join(others)}"
             return Problem(f"table {shown} does not exist, but in another letter case", fix)
         if self._try(f"select 1 from {identifier(*name)} limit 0") in RIGHTS:
             return Problem(
