@@ -42,6 +42,10 @@ class Tables(Protocol):
         """Of a captured table or the watermarks, as the log describes it; may leave out columns."""
         ...
 
+    def completed(self, mapped: TableMap) -> TableMap:
+        """A map of a log that does not name columns, with what the catalog says."""
+        ...
+
     def latest(self, table: TableName) -> TableSchema | None:
         """Of a captured table that the log has not yet described; None when there never was such a table."""
         ...
@@ -123,6 +127,8 @@ class TableMaps:
         if not watermark and not self._tables.captured(table):
             return Target(table, None)
         mapped = TableMap.parse(body, self._flavor)
+        if not mapped.named:
+            mapped = self._tables.completed(mapped)
         schema = self._tables.schema(mapped)
         if not watermark:
             self._schemas[table] = schema

@@ -74,8 +74,12 @@ class MySQL:
         return self.address.database
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
-        names = self.names()
-        self._with(lambda connection: preflight.prepare(connection, names, writes=self.writes))
+        setup = self.setup()
+        self._with(lambda connection: preflight.prepare(connection, setup))
+
+    def setup(self) -> preflight.Setup:
+        """What is wanted of the server."""
+        return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         """The log has the changes of every table."""
@@ -163,7 +167,7 @@ class MySQL:
             self._with(lambda connection: self._write(connection, token))
         except (SchemaChanged, PreconditionFailed) as error:
             raise WatermarkError(
-                f"cannot write a watermark: {error.message}", hint="; ".join(preflight.WATERMARK_SQL)
+                f"cannot write a watermark: {error.message}", hint=" ".join(preflight.WATERMARK_SQL)
             ) from error
         return self.latest()
 
@@ -219,6 +223,7 @@ class MySQL:
                 raise KeyChanged(f"the primary key of table {table} is not {key} any more")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
+        self._connection("chunks")  # a server that does not let us in says nothing about the table
         with _reading(f"reading table {table}"):
             return Select(self, self._narrowed(self._with(open_, "chunks")), extent)
 
@@ -320,6 +325,13 @@ class _Tables:
 
         with translating(f"reading the schema of {mapped.table}"):
             return self._source._narrowed(self._source._with(describe, "log"))
+
+    def completed(self, mapped: TableMap) -> TableMap:
+        def read(connection: Connection) -> TableMap | None:
+            return catalog.read_map(connection, mapped.table, self._source._flavor(connection))
+
+        with translating(f"reading the schema of {mapped.table}"):
+            return mapped.completed(self._source._with(read, "log"))
 
     def latest(self, table: TableName) -> TableSchema | None:
         def describe(connection: Connection) -> TableSchema | None:
