@@ -17,17 +17,17 @@ from dblog.demo.mysqld import Install, MySQLServer, find_mariadb, find_mysql
 from dblog.demo.server import PostgresServer, find_install
 from dblog.errors import ConfigError
 from dblog.sources.base import Source
-from dblog.sources.mysql import connect as mysql
+from dblog.sources.mysql.connect import connect as connect_mysql
 from dblog.spark.options import read_options
 
 SHOP = "shop"
 
 # Nothing of the demo must survive a crash of the machine.
 POSTGRES_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "4GB"}
-MYSQL_SETTINGS = {"innodb_flush_log_at_trx_commit": "0", "innodb_fast_shutdown": "2", "sync_binlog": "0"}
+QUICK = {"innodb_flush_log_at_trx_commit": "0", "innodb_fast_shutdown": "2", "sync_binlog": "0"}
 # The rows of the shop are counted by recursion.
-MARIADB_SETTINGS = {**MYSQL_SETTINGS, "max_recursive_iterations": str(2**32 - 1)}
-ORACLE_SETTINGS = {**MYSQL_SETTINGS, "cte_max_recursion_depth": str(2**32 - 1)}
+MARIADB_SETTINGS = {**QUICK, "max_recursive_iterations": str(2**32 - 1)}
+MYSQL_SETTINGS = {**QUICK, "cte_max_recursion_depth": str(2**32 - 1)}
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,19 @@ def postgres() -> Database:
 
 
 def mariadb() -> Database:
-    return _mysql("MariaDB", find_mariadb(), MARIADB_SETTINGS, "apt-get install mariadb-server")
+    return _installed("MariaDB", find_mariadb(), MARIADB_SETTINGS, "apt-get install mariadb-server")
 
 
-def oracle() -> Database:
+def mysql() -> Database:
     hint = "scripts/mysql.sh .venv fetches it for a checkout of dblog; --source mariadb needs only a package of Debian"
-    return _mysql("MySQL", find_mysql(), ORACLE_SETTINGS, hint)
+    return _installed("MySQL", find_mysql(), MYSQL_SETTINGS, hint)
 
 
-DATABASES: Mapping[str, Callable[[], Database]] = {"postgres": postgres, "mariadb": mariadb, "mysql": oracle}
+DATABASES: Mapping[str, Callable[[], Database]] = {"postgres": postgres, "mariadb": mariadb, "mysql": mysql}
 """By what `--source` says. Each raises ConfigError where the server is not installed."""
 
 
-def _mysql(family: str, install: Install | None, settings: Mapping[str, str], hint: str) -> Database:
+def _installed(family: str, install: Install | None, settings: Mapping[str, str], hint: str) -> Database:
     if install is None:
         raise ConfigError(f"the demo needs {family}, which is not installed", hint=hint)
     return Database(family, install.version, MySQLServer(install, settings=settings), MYSQL_WORDS, _open_mysql)
@@ -120,7 +120,7 @@ def _open_postgres(url: str) -> Any:
 
 
 def _open_mysql(url: str) -> Any:
-    connection = mysql.connect(url, program="shop")
+    connection = connect_mysql(url, program="shop")
     connection.decoders[FIELD_TYPE.TIMESTAMP] = lambda text: convert_datetime(text).replace(tzinfo=UTC)
     with connection.cursor() as cursor:
         # the usual level locks gaps between rows too, and shoppers would wait for each other in circles
