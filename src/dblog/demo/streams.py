@@ -6,10 +6,12 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -75,7 +77,9 @@ class Stream:
         return Progress(end.position or 0, end.dumping or not end.tables, **counts)
 
     def stop(self) -> None:
-        self._query.stop()
+        # an interruption while Spark was spoken to may have cost us the line to it; its own end ends the query too
+        with suppress(Py4JError):
+            self._query.stop()
 
 
 def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:
