@@ -37,7 +37,7 @@ def check(
     slot: Annotated[str | None, typer.Option(metavar="NAME", help="The replication slot of the stream.")] = None,
     publication: Annotated[str | None, typer.Option(metavar="NAME", help="The publication of the stream.")] = None,
     watermark: Annotated[
-        str | None, typer.Option(metavar="table|none", help="none: a stream that writes nothing to the source.")
+        str | None, typer.Option(metavar="HOW", help="table, or none for a stream that writes nothing to the source.")
     ] = None,
     admin_sql: Annotated[
         bool, typer.Option("--admin-sql", help="Print the whole set-up as SQL for an administrator, and do nothing.")
