@@ -19,6 +19,7 @@ from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DecodeError, PositionLost, PreconditionFailed
 from dblog.sources.base import Run
+from dblog.sources.mysql import compressed
 from dblog.sources.mysql import partial as partial_updates
 from dblog.sources.mysql import stream as module
 from dblog.sources.mysql.connect import connect, parse, server
@@ -212,6 +213,21 @@ def test_a_huge_transaction_comes_in_parts(
     assert [(seq, key) for _, seq, _, _, key in changes(runs)] == [(2 * n, n + 1) for n in range(20000)]
     assert len({change[0] for change in changes(runs)}) == 1
     assert changes(runs)[0][0] < commits(runs)[0]
+
+
+@pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
+def test_a_huge_compressed_transaction_is_read_in_parts(
+    database: MySQLDatabase, follow: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compressed, "PART_BYTES", 1 << 20)
+    log = follow()
+    database.execute("set binlog_transaction_compression = ON", f"insert into t values {numbered(20000)}")
+    mark(database, "end")
+    runs = read_to(log, "end")
+    assert len([run for run in runs if run.position is None]) > 5
+    assert [(seq, key) for _, seq, _, _, key in changes(runs)] == [(2 * n, n + 1) for n in range(20000)]
+    assert len({change[0] for change in changes(runs)}) == 1
+    assert sum(run.nbytes for run in runs) < 1 << 20
 
 
 def test_an_event_of_several_packets_is_one(database: MySQLDatabase, follow: Open) -> None:
