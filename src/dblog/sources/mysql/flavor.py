@@ -19,10 +19,14 @@ class Flavor:
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
     gtids: type[Gtids]
+    plain_vector: bool = False
+    """The log shows VECTOR(n) as VARBINARY(4n), and so do we."""
 
 
 MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), GtidSet)
-MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}), GtidPosition)
+MARIADB = Flavor(
+    "MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}), GtidPosition, plain_vector=True
+)
 
 
 def flavor_of(version: str) -> Flavor:
