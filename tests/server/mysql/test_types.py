@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dblog.core.event import UTC_MICROS, Op
 from dblog.core.schema import TableName, TableSchema
 from dblog.demo.mysqld import MySQLServer
-from dblog.errors import DecodeError, PreconditionFailed
+from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
 from dblog.sources.mysql import connect
 from dblog.sources.mysql.catalog import read_types
@@ -519,23 +519,6 @@ def test_a_log_without_all_columns_is_refused(server: Server, kind: str) -> None
     server.query(f"set session binlog_row_image = {kind}")
     with pytest.raises(DecodeError, match="binlog_row_image = FULL"):
         changes(server, "t", "insert into t (id, a) values (1, 2)", "update t set a = 3")
-
-
-@pytest.mark.parametrize(
-    ("mysql_server", "kind"),
-    [("mariadb", "minimal"), ("mariadb", "no_log"), ("mysql", "minimal")],
-    indirect=["mysql_server"],
-)
-def test_a_log_without_metadata_is_refused(server: Server, kind: str) -> None:
-    server.query("create table t (id int primary key)")
-    place = server.place()
-    server.query(f"set global binlog_row_metadata = {kind}")
-    try:
-        server.query("insert into t values (1)")
-    finally:
-        server.query("set global binlog_row_metadata = full")
-    with pytest.raises(PreconditionFailed, match="binlog_row_metadata = FULL"):
-        server.log(place, "t")
 
 
 @pytest.mark.parametrize("key", ["primary key (a, id)", "primary key (b(3), id)"])

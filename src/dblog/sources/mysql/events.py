@@ -49,15 +49,15 @@ BEGINS = frozenset({Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gt
 
 # What accompanies statements (INTVAR, RAND, USER_VAR), tells the text of a statement whose rows follow (ROWS_QUERY,
 # ANNOTATE_ROWS), lists what came before (PREVIOUS_GTIDS, GTID_LIST), or is between servers (TRANSACTION_CONTEXT,
-# VIEW_CHANGE, BINLOG_CHECKPOINT), beside what has a meaning.
+# VIEW_CHANGE, BINLOG_CHECKPOINT), beside what has a meaning. A file that is encrypted says so (START_ENCRYPTION), and
+# the server decrypts it for its readers.
 KNOWN = np.zeros(256, np.bool_)
 KNOWN[[5, 13, 14, 29, 35, 36, 37, 160, 161, 163]] = True
-KNOWN[[Type.query, Type.stop, Type.xid, Type.table_map, *ROWS, *BEGINS]] = True
+KNOWN[[Type.query, Type.stop, Type.xid, Type.table_map, Type.start_encryption, *ROWS, *BEGINS]] = True
 KNOWN[[Type.payload, Type.query_compressed, *ROWS_COMPRESSED]] = True
 
 _REFUSED = {
     Type.xa_prepare: "XA transactions are not supported",
-    Type.start_encryption: "set encrypt_binlog = OFF and restart the server: encrypted files cannot be followed",
     9: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
     17: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
     18: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
