@@ -442,6 +442,7 @@ def test_each_right_on_the_watermarks_is_needed(admin: Any, as_user: Any, user: 
 def test_who_may_create_the_watermark_table_is_seen(admin: Any, as_user: Any, user: str, target: str) -> None:
     silent = replace(SETUP, writes=False)
     run(admin, *admin_sql(silent, f"{user}@%").splitlines())
+    run(admin, f"grant create, insert, select, update on shop.* to {identifier(user)}")  # which is another database
     assert the_problem(as_user()).what.startswith("the watermark table 'dblog.watermark' does not exist, or user")
     run(admin, f"grant create, insert, select, update on {target} to {identifier(user)}")
     prepare(as_user(), SETUP)
@@ -513,9 +514,10 @@ def test_a_read_only_server_takes_no_watermarks(admin: Any, as_user: Any, user: 
     )
     assert "option watermark to none" in problem.fix
     assert check(as_user(), silent) == []
+    assert [p.creatable for p in check(admin, SETUP)] == [True]  # who may write there
     run(admin, *admin_sql(SETUP, f"{user}@%").splitlines())
     assert check(as_user(), SETUP) == [problem]
-    assert check(admin, SETUP) == []  # who may write there
+    assert check(admin, SETUP) == []
 
 
 @pytest.mark.parametrize(
