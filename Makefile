@@ -40,6 +40,7 @@ check: lint types unit ## Lint, types and unit tests, in less than a minute
 test: lint types ## Lint, types and all tests, on every server there is
 	scripts/postgres.sh
 	scripts/mariadb.sh
+	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/pytest -n 2
 
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL and watch it

@@ -1,5 +1,5 @@
-"""Real servers for the tests: PostgreSQL from a wheel, Debian's PostgreSQL and MariaDB where they are installed, and
-Spark.
+"""Real servers for the tests: PostgreSQL from a wheel, Debian's PostgreSQL and MariaDB where they are installed, MySQL
+where it could be fetched, and Spark.
 
 Nothing here is started before a test asks for it. A server is started once per session; every test that writes gets
 a database of its own on it.
@@ -21,9 +21,10 @@ import psycopg2.extensions
 import pymysql
 import pytest
 
-from dblog.demo.mariadb import MariaDBServer, find_mariadb
+from dblog.demo.mysqld import MySQLServer, find_mariadb, find_mysql
 from dblog.demo.server import PostgresServer, find_install
 from dblog.sources.mysql import connect as mysql
+from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor
 from dblog.sources.postgres.source import _CONNECTIONS
 from tests.proxy import Proxy
 
@@ -38,11 +39,14 @@ SETTINGS = {
     "max_connections": "150",
     "shared_buffers": "64MB",
 }
-MARIADB_SETTINGS = {
+MYSQL_SETTINGS = {
     "innodb_flush_log_at_trx_commit": "0",
     "innodb_fast_shutdown": "2",
     "sync_binlog": "0",
-    "log_bin_compress_min_len": "10",
+}
+MYSQL_OWN_SETTINGS = {
+    "mariadb": {"log_bin_compress_min_len": "10"},
+    "mysql": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"},
 }
 # A busy machine is slow, not wrong.
 hypothesis.settings.register_profile("dblog", deadline=None)
@@ -51,6 +55,8 @@ hypothesis.settings.load_profile("dblog")
 # The newest PostgreSQL, and the oldest that a current Debian carries.
 INSTALLS = {"pg18": "wheel", "pg15": "debian"}
 SERVERS = [name for name, install in INSTALLS.items() if install == "wheel" or find_install(install)]
+MYSQL_INSTALLS = {"mariadb": find_mariadb(), "mysql": find_mysql()}
+MYSQL_SERVERS = [name for name, install in MYSQL_INSTALLS.items() if install]
 
 
 def pytest_report_header() -> list[str]:
@@ -58,7 +64,8 @@ def pytest_report_header() -> list[str]:
     for name, install in INSTALLS.items():
         found = find_install(install)
         lines.append(f"{name}: " + (PostgresServer(found).version if found else f"not installed ({install}), left out"))
-    lines.append("mariadb: " + (MariaDBServer().version if find_mariadb() else "not installed, left out"))
+    for name, program in MYSQL_INSTALLS.items():
+        lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
     return lines
 
 
@@ -133,9 +140,9 @@ class Database:
 
 
 class MySQLDatabase:
-    """A database of MariaDB that is one test's own. The log is the whole server's."""
+    """A database of MySQL or MariaDB that is one test's own. The log is the whole server's."""
 
-    def __init__(self, server: MariaDBServer, name: str) -> None:
+    def __init__(self, server: MySQLServer, name: str) -> None:
         self.server = server
         self.name = name
         self._opened: list[Any] = []
@@ -143,6 +150,10 @@ class MySQLDatabase:
     @property
     def url(self) -> str:
         return self.server.url(self.name)
+
+    @property
+    def flavor(self) -> Flavor:
+        return MARIADB if self.server.family.name == "mariadb" else MYSQL
 
     def connect(self, **options: Any) -> Any:
         """A connection, as an application's, that is closed with the database at the latest."""
@@ -211,22 +222,30 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def _mariadb() -> Iterator[MariaDBServer]:
-    if find_mariadb() is None:
-        pytest.skip("mariadb is not installed: scripts/mariadb.sh")
-    with MariaDBServer(settings=MARIADB_SETTINGS) as server:
-        yield server
+def mysql_servers() -> Iterator[dict[str, MySQLServer]]:
+    """Every server of the session by its name, not yet started."""
+    made = {name: mysql_server_of(name) for name in MYSQL_SERVERS}
+    yield made
+    for server in made.values():
+        server.stop()
+
+
+def mysql_server_of(name: str, **settings: str) -> MySQLServer:
+    """A new server, not yet started."""
+    return MySQLServer(MYSQL_INSTALLS[name], settings={**MYSQL_SETTINGS, **MYSQL_OWN_SETTINGS[name], **settings})
+
+
+@pytest.fixture(params=MYSQL_SERVERS)
+def mysql_server(request: pytest.FixtureRequest, mysql_servers: dict[str, MySQLServer]) -> MySQLServer:
+    """A running server; the test runs on each. On one alone: parametrize("mysql_server", ["mysql"], indirect=True)."""
+    if request.param not in mysql_servers:
+        pytest.skip(f"{request.param} is not installed: scripts/{request.param}.sh")
+    return mysql_servers[request.param].start()
 
 
 @pytest.fixture
-def mariadb(_mariadb: MariaDBServer) -> MariaDBServer:
-    """A running server, the same for all tests."""
-    return _mariadb.start()
-
-
-@pytest.fixture
-def mysql_database(mariadb: MariaDBServer) -> Iterator[MySQLDatabase]:
-    fresh = MySQLDatabase(mariadb, f"test_{uuid.uuid4().hex[:12]}")
+def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
+    fresh = MySQLDatabase(mysql_server, f"test_{uuid.uuid4().hex[:12]}")
     fresh.create()
     yield fresh
     fresh.drop()

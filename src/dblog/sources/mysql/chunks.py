@@ -170,6 +170,8 @@ def _as_text(column: object) -> str:
     name = identifier(column.name)
     if column.codec in _NUMBERED:
         return f"cast({name} + 0 as char)"
+    if column.codec == "float":  # whose own text is shorter than its value
+        return f"cast({name} + 0e0 as char)"
     if pa.types.is_binary(column.arrow):
         return f"hex({name})"
     return f"cast({name} as char)"

@@ -29,7 +29,7 @@ from dblog.errors import (
     SourceError,
     TableLocked,
 )
-from dblog.sources.mysql.flavor import Flavor, flavor_of
+from dblog.sources.mysql.flavor import MYSQL, Flavor, flavor_of
 
 Connection: TypeAlias = pymysql.connections.Connection
 
@@ -182,7 +182,7 @@ def connect(url: str | Address, *, program: str = "dblog") -> Connection:
             host=address.host or None,
             port=address.port,
             user=address.user,
-            password=address.password,
+            password=address.password.encode(),
             database=address.database or None,
             charset="utf8mb4",
             autocommit=True,
@@ -216,6 +216,12 @@ class Server:
 
     flavor: Flavor
     version: tuple[int, int, int]
+
+    @property
+    def log_status(self) -> str:
+        """The statement that tells where the log ends."""
+        renamed = self.flavor is MYSQL and self.version >= (8, 2, 0)
+        return "show binary log status" if renamed else "show master status"
 
 
 _SERVERS: WeakKeyDictionary[Connection, Server] = WeakKeyDictionary()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -84,7 +85,8 @@ class MySQL:
         """The log has the changes of every table."""
 
     def tables(self) -> Mapping[TableName, TableSchema]:
-        return self._describe(self.names())
+        found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
+        return found
 
     def names(self, role: str = "control") -> tuple[TableName, ...]:
         """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
@@ -119,7 +121,7 @@ class MySQL:
 
     def origin(self) -> Origin:
         def look(connection: Connection) -> Origin:
-            write = (lambda: self._write(connection, "")) if self.writes else None
+            write = (lambda: self._write(connection, uuid.uuid4().hex)) if self.writes else None
             found = resume.begin(Log(connection), write)
             return Origin(found.position, (), str(found.place))
 
@@ -134,11 +136,12 @@ class MySQL:
         return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
 
     def stream(self, position: int, place: str | None) -> MySQLLog:
-        names = frozenset(self.names("log"))  # called by the thread of the log, and a connection is one thread's
+        # called by the thread of the log, and a connection is one thread's
+        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
         _SHIFTS[os.getpid(), self.address] = found.place.shift
         decoder = Decoder(
-            _Tables(self, names),
+            _Tables(self, followed),
             self._with(self._flavor, "log"),
             found.position,
             watermark=WATERMARK,
@@ -304,12 +307,15 @@ class MySQL:
 class _Tables:
     """Which tables the log is decoded for (`decoder.Tables`)."""
 
-    def __init__(self, source: MySQL, names: frozenset[TableName]) -> None:
+    def __init__(self, source: MySQL, followed: Mapping[TableName, TableSchema | None]) -> None:
         self._source = source
-        self._names = names
+        self._followed = followed
 
     def captured(self, table: TableName) -> bool:
-        return table in self._names
+        return table in self._followed
+
+    def of_schema(self, schema: str) -> list[TableName]:
+        return sorted(name for name in self._followed if name.schema == schema)
 
     def schema(self, mapped: TableMap) -> TableSchema:
         def describe(connection: Connection) -> TableSchema:
@@ -334,7 +340,7 @@ class _Tables:
 
         with translating(f"reading the schema of {table}"):
             found = self._source._with(describe, "log")
-        return None if found is None else self._source._narrowed(found)
+        return self._followed.get(table) if found is None else self._source._narrowed(found)
 
 
 @dataclass(frozen=True)
@@ -372,6 +378,10 @@ def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
 
 
 _KEYED: dict[tuple[int, MySQL, TableName, str], TableSchema] = {}
+
+_FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
+"""The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
+dumped, by the next life."""
 
 _SHIFTS: dict[tuple[int, Address], int] = {}
 """How far the numbers of a server's files are shifted by the stream of this process."""

@@ -1,4 +1,4 @@
-"""A MariaDB server of one's own, from Debian's programs, for the demo and for tests.
+"""A MySQL or MariaDB server of one's own, for the demo and for tests.
 
 The server listens on 127.0.0.1 only, has one account with a password, and keeps all its files in one directory, which
 is gone with it. It lives no longer than the process that started it: see `server`, whose guard this one has too.
@@ -12,10 +12,12 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -27,14 +29,72 @@ USER = "dblog"
 SETTINGS = {
     "server_id": "1",
     "log_bin": "binlog",
-    "binlog_format": "ROW",
     "binlog_row_metadata": "FULL",
     "max_connections": "200",
     "innodb_buffer_pool_size": "64M",
-    "innodb_log_file_size": "64M",
     "performance_schema": "OFF",
     "character_set_server": "utf8mb4",
 }
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where the servers of two families differ."""
+
+    name: str
+    """Also the scheme of its URLs."""
+    create: tuple[str, ...]
+    """The options that make a data directory."""
+    settings: Mapping[str, str]
+    accounts: tuple[str, ...] = ()
+    """What is to be done about the accounts that it has from the beginning."""
+
+
+MARIADB = Family(
+    "mariadb",
+    ("--skip-test-db", "--auth-root-authentication-method=socket", "--skip-name-resolve"),
+    {"binlog_format": "ROW", "innodb_log_file_size": "64M"},
+)
+MYSQL = Family(
+    "mysql",
+    ("--initialize-insecure", "--innodb-redo-log-capacity=64M"),
+    {"innodb_redo_log_capacity": "64M", "secure_file_priv": "", "mysqlx": "OFF"},
+    ("DROP USER IF EXISTS root@localhost",),
+)
+
+
+@dataclass(frozen=True)
+class Install:
+    """A server's program, and the one that makes its data directory."""
+
+    family: Family
+    program: Path
+    creator: Path
+
+    @property
+    def version(self) -> str:
+        """As in "10.11.6"."""
+        shown = subprocess.check_output([self.program, "--no-defaults", "--version"], text=True)
+        return str(re.findall(r"Ver (\d+\.\d+\.\d+)", shown)[0])
+
+
+def find_mariadb() -> Install | None:
+    """The machine's; None if it is not installed."""
+    program, creator = _which("mariadbd"), _which("mariadb-install-db")
+    return Install(MARIADB, program, creator) if program and creator else None
+
+
+def find_mysql(root: Path | None = None) -> Install | None:
+    """What `scripts/mysql.sh` has unpacked into `root`, by default a folder of the virtual environment; None if it is
+    not there."""
+    program = (root or Path(sys.prefix) / "mysql") / "bin/mysqld"
+    return Install(MYSQL, program, program) if program.exists() else None
+
+
+def _which(name: str) -> Path | None:
+    found = shutil.which(name, path=f"/usr/sbin:/usr/local/sbin:{os.environ.get('PATH', os.defpath)}")
+    return Path(found) if found else None
+
 
 # $1 the pid file, $2 the server's own directory. A line on the pipe says that the server is already down; its end says
 # that the owner is gone.
@@ -44,24 +104,18 @@ rm -rf "$2"
 """
 
 
-def find_mariadb() -> Path | None:
-    """The folder above `mariadbd`; None if it is not installed."""
-    found = shutil.which("mariadbd", path=f"/usr/sbin:/usr/local/sbin:{os.environ.get('PATH', os.defpath)}")
-    return Path(found) if found else None
-
-
-class MariaDBServer:
+class MySQLServer:
     """One server. `start` and `stop` it, or use it in a `with`.
 
     `kill` ends the server as a crash would and keeps the data: `start` then recovers it, on the same port.
     """
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
-        found = find_mariadb()
-        if found is None:
-            raise ConfigError("mariadb is not installed", hint="apt-get install mariadb-server")
-        self._program = found
-        self._settings = {**SETTINGS, **(settings or {})}
+    def __init__(self, install: Install | None, *, settings: Mapping[str, str] | None = None) -> None:
+        """`install` is what `find_mariadb` or `find_mysql` has found."""
+        if install is None:
+            raise ConfigError("no MySQL or MariaDB is installed", hint="apt-get install mariadb-server")
+        self._install = install
+        self._settings = {**SETTINGS, **install.family.settings, **(settings or {})}
         self._home: Path | None = None
         self._password = secrets.token_urlsafe(24)
         self._port = 0
@@ -69,7 +123,7 @@ class MariaDBServer:
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
-        return f"MariaDBServer({f'port={self._port}' if self.running else 'stopped'})"
+        return f"MySQLServer({self._name}, {f'port={self._port}' if self.running else 'stopped'})"
 
     def __enter__(self) -> Self:
         return self.start()
@@ -82,10 +136,12 @@ class MariaDBServer:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def version(self) -> str:
-        """As in "10.11.6"."""
-        shown = subprocess.check_output([self._program, "--no-defaults", "--version"], text=True)
-        return str(re.findall(r"\d+\.\d+\.\d+", shown)[0])
+    def family(self) -> Family:
+        return self._install.family
+
+    @property
+    def _name(self) -> str:
+        return self.family.name
 
     @property
     def port(self) -> int:
@@ -104,7 +160,7 @@ class MariaDBServer:
         """Where to connect. The password of the one account that has all rights is known here."""
         secret = self._password if password is None and user == USER else password
         login = quote(user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
-        return f"mariadb://{login}@127.0.0.1:{self._port}/{quote(database, safe='')}"
+        return f"{self._name}://{login}@127.0.0.1:{self._port}/{quote(database, safe='')}"
 
     def start(self) -> Self:
         """Create the data directory if there is none, and return when the server accepts connections."""
@@ -118,7 +174,7 @@ class MariaDBServer:
                 if self._launch():
                     return self
                 self._port = 0  # another process took it between our look and the server's bind
-            raise SourceError("no free port was found for mariadb")
+            raise SourceError(f"no free port was found for {self._name}")
         except BaseException:
             self.stop()
             raise
@@ -156,7 +212,7 @@ class MariaDBServer:
 
     def _prepare(self) -> None:
         """Make the server's own directory, then its data. The guard comes first so that nothing is left behind."""
-        self._home = home = Path(tempfile.mkdtemp(prefix="dblog-mariadb-"))
+        self._home = home = Path(tempfile.mkdtemp(prefix=f"dblog-{self._name}-"))
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", GUARD, "guard", home / "pid", home],
             stdin=subprocess.PIPE,
@@ -167,18 +223,20 @@ class MariaDBServer:
         )
         accounts = [
             "SET sql_log_bin = 0",
-            f"CREATE OR REPLACE USER {USER}@'%' IDENTIFIED BY '{self._password}'",
+            f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{self._password}'",
             f"GRANT ALL ON *.* TO {USER}@'%' WITH GRANT OPTION",
+            *self.family.accounts,
         ]
         script = home / "accounts.sql"
         script.touch(0o600)
         script.write_text(";\n".join(accounts) + ";\n")
-        install = shutil.which("mariadb-install-db") or "mariadb-install-db"
-        options = ["--skip-test-db", "--auth-root-authentication-method=socket", "--skip-name-resolve"]
-        command = [install, "--no-defaults", f"--datadir={home / 'data'}", *self._account(), *options]
+        # A server that starts removes what it takes for remains of an earlier one from the folder for temporary tables.
+        places = [f"--datadir={self.data}", f"--tmpdir={home}"]
+        creator = self._install.creator
+        command = [str(creator), "--no-defaults", *places, *self._account(), *self.family.create]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", env=_environment())
         if done.returncode:
-            raise SourceError(f"mariadb-install-db failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+            raise SourceError(f"{creator.name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
 
     def _account(self) -> list[str]:
         """The server does not start as root unless it is told to."""
@@ -200,7 +258,7 @@ class MariaDBServer:
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "--no-defaults", "--skip-name-resolve", *options, *self._account()],
+                [self._install.program, "--no-defaults", "--skip-name-resolve", *options, *self._account()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -216,7 +274,7 @@ class MariaDBServer:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 if "Bind on TCP/IP port" in said:
                     return False
-                raise SourceError(f"mariadb did not start:\n{said[-2000:].strip()}")
+                raise SourceError(f"{self._name} did not start:\n{said[-2000:].strip()}")
             time.sleep(0.01)
 
 
