@@ -324,7 +324,7 @@ class Look:
         table = self.tables.get(WATERMARK)
         denied = self._try(f"update {WATERMARK} set token = token where id = 1 and false")
         rights = self.user.granted("SELECT, UPDATE", WATERMARK)
-        if denied in _READ_ONLY or (table is None and read_only):
+        if denied in _READ_ONLY:
             yield refused
         elif table is None:
             may = all(self.grants.has(right, WATERMARK) for right in ("CREATE", "INSERT", "SELECT", "UPDATE"))
