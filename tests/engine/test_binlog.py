@@ -66,7 +66,7 @@ def test_a_log_that_was_purged_is_a_lost_position(table: OnMySQL, query: MakeQue
     stream.stop()
     table.execute("update t set n = 1 where id = 5", "flush binary logs")
     purge(table)
-    with pytest.raises(PositionLost, match="no longer reaches back|log index file") as caught:
+    with pytest.raises(PositionLost, match=r"no longer reaches back|log index file") as caught:
         stream.catch_up()
     assert "start with a new checkpoint" in str(caught.value)
     assert "binlog_expire_logs_seconds" in str(caught.value)
