@@ -230,7 +230,9 @@ class MySQLServer:
         script = home / "accounts.sql"
         script.touch(0o600)
         script.write_text(";\n".join(accounts) + ";\n")
-        options = ["--no-defaults", f"--datadir={self.data}", *self._account(), *self.family.create]
+        # A server that starts removes what it takes for remains of an earlier one from the folder for temporary tables.
+        places = [f"--datadir={self.data}", f"--tmpdir={home}"]
+        options = ["--no-defaults", *places, *self._account(), *self.family.create]
         command = [self._install.creator, *options]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", env=_environment())
         if done.returncode:

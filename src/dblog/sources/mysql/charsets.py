@@ -37,6 +37,8 @@ class Charset:
     """Bytes below 128 are ASCII, unless within a wider character."""
     lead: dict[range, int] = field(default_factory=dict, compare=False)
     """Bytes that begin a wider character, with its width."""
+    wider: range = range(0)
+    """A second byte that doubles it."""
 
     def decode(self, value: bytes) -> str:
         if self.width == 1:
@@ -57,6 +59,8 @@ class Charset:
         at = 0
         while at < len(value):
             size = next((size for leads, size in self.lead.items() if value[at] in leads), 1)
+            if value[at + 1 : at + 2] and value[at + 1] in self.wider:
+                size *= 2
             character = value[at : at + size]
             if len(character) < size:
                 raise DecodeError(f"{value!r} is not text in {self.name}: its last character is incomplete")
@@ -139,6 +143,7 @@ _DEC8 |= {0xA8: "¤", 0xD7: "Œ", 0xDD: "Ÿ", 0xF7: "œ", 0xFD: "ÿ"}
 _GREEK = {0xA1: "\u02bd", 0xA2: "\u02bc", 0xA4: "?", 0xA5: "?", 0xAA: "?"}
 _SWE7 = dict(zip(b"@[\\]^`{|}~\x7f", "ÉÄÖÅÜéäöåü?", strict=True))
 _TIS620 = dict.fromkeys((0xA0, *range(0xDB, 0xDF), *range(0xFC, 0x100)), "\ufffd")
+_GB18030 = {0xA8BC: "\u1e3f", 0x8135F437: "\ue7c7"}
 _BIG5 = dict.fromkeys((0xA15A, 0xA1C3, 0xA1C5, 0xA1FE, 0xA240, 0xA2CC, 0xA2CE), "\ufffd")
 _BIG5 |= dict(enumerate("碁銹裏墻恒粧嫺", 0xF9D6))
 
@@ -209,7 +214,7 @@ CHARSETS: dict[str, Charset] = {
         Charset("big5", "big5", 2, _BIG5, lead=_DOUBLE),
         Charset("gb2312", "gb2312", 2, lead=_DOUBLE),
         Charset("gbk", "gbk", 2, lead=_DOUBLE),
-        Charset("gb18030", "gb18030", 4),
+        Charset("gb18030", "gb18030", 4, _GB18030, lead=_DOUBLE, wider=range(0x30, 0x3A)),
         Charset("euckr", "cp949", 2, lead=_DOUBLE),
         Charset("sjis", "shift-jis", 2, {0x815F: "\\"}, lead=_SHIFT),
         Charset("cp932", "cp932", 2, _CP932, lead=_SHIFT),

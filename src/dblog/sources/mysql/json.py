@@ -24,9 +24,11 @@ _LITERALS = ("null", "true", "false")
 _DEPTH = 100
 """MySQL's own limit."""
 
-_DATE, _TIME, _DATETIME, _TIMESTAMP, _DECIMAL = 10, 11, 12, 7, 246
+_DATE, _TIME, _DATETIME, _TIMESTAMP, _DECIMAL, _TEXT = 10, 11, 12, 7, 246, 253
+_BASE64_LINE = 76
 _FIXED_POINT = 15
-"""A double whose decimal point is more than this many digits away is printed with an exponent."""
+"""A double whose decimal point is more than this many digits away is printed with an exponent, unless the point is
+among its digits."""
 
 
 def text(document: bytes) -> str:
@@ -108,7 +110,7 @@ def _double(value: float) -> str:
     shown = "".join(map(str, digits))
     if value == 0:
         made = "0.0"
-    elif not -_FIXED_POINT < point <= _FIXED_POINT:
+    elif not -_FIXED_POINT < point <= max(_FIXED_POINT, len(digits) - 1):
         made = f"{shown[0]}{'.' * (len(shown) > 1)}{shown[1:]}e{point - 1}"
     elif point <= 0:
         made = "0." + "0" * -point + shown
@@ -124,7 +126,11 @@ def _opaque(kind: int, data: bytes) -> str:
     if kind in (_DATE, _TIME, _DATETIME, _TIMESTAMP):
         (packed,) = unpack_from("<q", data)
         return f'"{_moment(kind, packed)}"'
-    return f'"base64:type{kind}:{base64.b64encode(data).decode()}"'
+    if kind == _TEXT:  # in UTF-16 and the like, of which the server shows the bytes as if they were UTF-8
+        return _quoted(data.decode())
+    digits = base64.b64encode(data).decode()
+    lines = "\\n".join(digits[at : at + _BASE64_LINE] for at in range(0, len(digits), _BASE64_LINE))
+    return f'"base64:type{kind}:{lines}"'
 
 
 def _moment(kind: int, packed: int) -> str:

@@ -156,7 +156,7 @@ def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> 
     numbers = [n for n, kind in enumerate(types) if kind.code in SIGNED or kind.code == Code.year]
     for n, unsigned in zip(numbers, _bits(extra.get(Field.signedness, b""), len(numbers)), strict=True):
         types[n] = replace(types[n], unsigned=unsigned and types[n].code in SIGNED)
-    textual = {Code.varchar, Code.string, Code.blob} | ({Code.geometry} if flavor.text_geometry else set())
+    textual = {Code.varchar, Code.string, Code.blob, Code.vector} | ({Code.geometry} if flavor.text_geometry else set())
     texts = [n for n, kind in enumerate(types) if kind.code in textual]
     labelled = [n for n, kind in enumerate(types) if kind.code in (Code.enum, Code.set)]
     for places, default, each in (

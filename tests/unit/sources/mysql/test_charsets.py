@@ -54,6 +54,7 @@ def test_a_column_is_what_its_bytes_stand_for(name: str, values: list[bytes | No
         ("sjis", b"\x81\x5f\\", "\\\\"),
         ("eucjpms", b"~\xad\xa1\xa1\xc1\x8f\xf4\xb8\xf5\xa1", "~①\uff5e\ufa10\ue000"),
         ("gb18030", b"\x94\x39\xfc\x36", "😀"),
+        ("gb18030", b"a\xa8\xbc\x94\x39\xfc\x36\x81\x35\xf4\x37", "a\u1e3f😀\ue7c7"),
         ("utf8mb4", "😀".encode(), "😀"),
         ("tis620", b"\xa1", "\u0e01"),
         ("keybcs2", b"\x80", "Č"),

@@ -116,6 +116,8 @@ def test_doubles_are_the_number_and_look_like_one(value: float) -> None:
         (100.0, "100.0"),
         (1e14, "100000000000000.0"),
         (1e15, "1e15"),
+        (1039514241563211.0, "1.039514241563211e15"),
+        (-1039514241563211.8, "-1039514241563211.8"),
         (123456789012345680.0, "1.2345678901234568e17"),
         (1e-14, "0.00000000000001"),
         (1e-15, "0.000000000000001"),
@@ -146,6 +148,9 @@ def moment(year: int, month: int, day: int, hour: int = 0, minute: int = 0, seco
         (11, struct.pack("<q", -((1 << 12 | 2 << 6 | 3) << 24 | 500000)), '"-01:02:03.500000"'),
         (15, b"\0\xff", '"base64:type15:AP8="'),
         (252, b"", '"base64:type252:"'),
+        (252, bytes(57), f'"base64:type252:{"A" * 76}"'),
+        (252, bytes(60), f'"base64:type252:{"A" * 76}\\nAAAA"'),
+        (253, b"\0a\0b", '"\\u0000a\\u0000b"'),
     ],
 )
 def test_values_of_sql_types(kind: int, data: bytes, shown: str) -> None:

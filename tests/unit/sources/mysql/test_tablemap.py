@@ -120,6 +120,13 @@ def test_geometries_of_mariadb_have_a_character_set_too() -> None:
             TableMap.parse(body, MYSQL if flavor is MARIADB else MARIADB)
 
 
+def test_vectors_have_a_character_set_too() -> None:
+    vector = Field("v", Code.vector, b"\4", collation=BINARY)
+    dimensions = b"\x0d" + sized(packed(3))
+    body = table_map([vector, varchar("a", 20, LATIN1), varchar("b", 20, UCS2)], extra=dimensions)
+    assert [c.type.collation for c in TableMap.parse(body, MYSQL).columns] == [BINARY, LATIN1, UCS2]
+
+
 def test_invisible_columns_are_known() -> None:
     fields = [number("id", Code.int), number("hidden", Code.int)]
     mapped = TableMap.parse(table_map(fields, extra=b"\x0c" + sized(b"\x80")), MYSQL)
