@@ -53,7 +53,7 @@ def _value(kind: int, data: bytes, at: int, depth: int) -> Iterator[str]:
     elif kind == _DOUBLE:
         yield _double(unpack_from("<d", data, at)[0])
     elif kind == _STRING:
-        yield _quoted(_sized(data, at).decode())
+        yield quoted(_sized(data, at).decode())
     elif kind == _OPAQUE:
         yield _opaque(data[at], _sized(data, at + 1))
     else:
@@ -76,7 +76,7 @@ def _container(kind: int, data: bytes, origin: int, depth: int) -> Iterator[str]
             entry = keys + n * (width + 2)
             start = origin + unpack_from(number, data, entry)[0]
             name = data[start : start + unpack_from("<H", data, entry + width)[0]]
-            yield _quoted(name.decode()) + ": "
+            yield quoted(name.decode()) + ": "
         entry = values + n * (1 + width)
         found = data[entry]
         at = entry + 1 if found in inline else origin + unpack_from(number, data, entry + 1)[0]
@@ -99,7 +99,7 @@ def _sized(data: bytes, at: int) -> bytes:
     return data[at : at + size]
 
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _double(value: float) -> str:
@@ -127,7 +127,7 @@ def _opaque(kind: int, data: bytes) -> str:
         (packed,) = unpack_from("<q", data)
         return f'"{_moment(kind, packed)}"'
     if kind == _TEXT:  # in UTF-16 and the like, of which the server shows the bytes as if they were UTF-8
-        return _quoted(data.decode())
+        return quoted(data.decode())
     digits = base64.b64encode(data).decode()
     lines = "\\n".join(digits[at : at + _BASE64_LINE] for at in range(0, len(digits), _BASE64_LINE))
     return f'"base64:type{kind}:{lines}"'
