@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import tempfile
 import time
@@ -87,37 +89,36 @@ class MySQL(Database):
             raise ValueError(f"more than {NUMBERS} rows")
         self.run(f"insert into {table} select {_ROW.format(g='g')} from numbers where g <= %s", rows)
 
-    def position(self) -> tuple[str, int]:
+    def position(self) -> dict[str, Any]:
+        """As Debezium stores it."""
         with self._session.cursor() as cursor:
             cursor.execute(server(self._session).log_status)
-            file, place = cursor.fetchone()[:2]
-        return str(file), int(place)
+            file, place, _, _, *gtids = cursor.fetchone()
+        found = {"file": file, "pos": place}
+        return {**found, "gtids": gtids[0]} if gtids and gtids[0] else found
 
     def forget(self, stream: str) -> None:
         pass
 
-    def _command(self, program: str) -> list[str]:
+    def _run(self, program: str, *options: str) -> float:
+        """Seconds that a program of the server's makers takes."""
         at = parse(self.url)
         path = str(self._programs / program) if self._programs else program
-        return [path, "--no-defaults", f"-h{at.host}", f"-P{at.port}", f"-u{at.user}", f"-p{at.password}"]
-
-    def receive_log(self, stretch: Stretch) -> float:
-        file, place = stretch.begin
-        with tempfile.TemporaryDirectory(prefix="dblog-bench-") as folder:
-            options = ["--read-from-remote-server", "--raw", "--to-last-log", f"--start-position={place}"]
-            begin = time.monotonic()
-            subprocess.run([*self._command(self._log_client), *options, f"--result-file={folder}/", file], check=True)
-            return time.monotonic() - begin
-
-    def read_out(self, table: str) -> float:
-        command = [*self._command(self._client), "--quick", "-BN", "-e", f"select * from {table}", self.schema]
+        command = [path, "--no-defaults", f"-h{at.host}", f"-P{at.port}", f"-u{at.user}", *options]
         begin = time.monotonic()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "MYSQL_PWD": at.password})
         return time.monotonic() - begin
 
+    def receive_log(self, stretch: Stretch) -> float:
+        options = ["--read-from-remote-server", "--raw", "--to-last-log", f"--start-position={stretch.begin['pos']}"]
+        with tempfile.TemporaryDirectory(prefix="dblog-bench-") as folder:
+            return self._run(self._log_client, *options, f"--result-file={folder}/", stretch.begin["file"])
+
+    def read_out(self, table: str) -> float:
+        return self._run(self._client, "--quick", "-BN", "-e", f"select * from {table}", self.schema)
+
     def debezium_follows(self, stretch: Stretch) -> Mapping[str, str]:
-        file, place = stretch.begin
-        return {**self._debezium(), "snapshot.mode": "recovery", "offset": f'{{"file":"{file}","pos":{place}}}'}
+        return {**self._debezium(), "snapshot.mode": "recovery", "offset": json.dumps(stretch.begin)}
 
     @contextmanager
     def debezium_dumps(self, table: str, signals: str) -> Iterator[Mapping[str, str]]:
