@@ -175,15 +175,19 @@ class MySQLDatabase:
             connection.close()
             self._opened.remove(connection)
 
+    def server_execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements without any database being the default."""
+        return MySQLDatabase(self.server, "mysql").execute(*statements)
+
     def create(self) -> None:
-        MySQLDatabase(self.server, "mysql").execute(f"CREATE DATABASE {mysql.identifier(self.name)}")
+        self.server_execute(f"CREATE DATABASE {mysql.identifier(self.name)}")
 
     def drop(self) -> None:
         for connection in self._opened:
             if connection.open:
                 connection.close()
         self.server.start()  # a test may have ended it
-        MySQLDatabase(self.server, "mysql").execute(f"DROP DATABASE {mysql.identifier(self.name)}")
+        self.server_execute(f"DROP DATABASE {mysql.identifier(self.name)}")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dblog.tasks import Emit, Log, Select
-from tests.conftest import Database
 from tests.engine.conftest import MakeQuery, rows_of
-from tests.engine.writers import create_hot, writers
+from tests.engine.writers import create_hot, versions_of, writers
+from tests.families import AnyDatabase
 from tests.history import History
 
 pytestmark = pytest.mark.server
@@ -15,20 +15,20 @@ ROWS = 200
 
 
 @pytest.fixture
-def hot(database: Database) -> Database:
+def hot(database: AnyDatabase) -> AnyDatabase:
     create_hot(database, ROWS)
     return database
 
 
-def check(history: History, database: Database) -> None:
+def check(history: History, database: AnyDatabase) -> None:
     history.check_order()
-    history.check_versions(database.execute("select id, version from audit.seen where name = 't'"))
+    history.check_versions(versions_of(database))
     history.check_state(rows_of(database))
 
 
 @pytest.mark.parametrize("clients", [1, 8])
 def test_a_dump_under_concurrent_writers_converges_without_going_back(
-    hot: Database, query: MakeQuery, clients: int
+    hot: AnyDatabase, query: MakeQuery, clients: int
 ) -> None:
     stream = query(chunkRows=4, parallelism=4)
     with writers(hot, clients, ROWS):
@@ -40,7 +40,7 @@ def test_a_dump_under_concurrent_writers_converges_without_going_back(
     assert all(stream.history.count(op) for op in ("read", "create", "update", "delete"))
 
 
-def test_every_batch_may_be_run_again_in_a_new_life(hot: Database, query: MakeQuery) -> None:
+def test_every_batch_may_be_run_again_in_a_new_life(hot: AnyDatabase, query: MakeQuery) -> None:
     """The process is lost at another place each time: after planning, after the tasks, after the batch."""
     stream = query(chunkRows=20, parallelism=2)
     with writers(hot, 4, ROWS, rate=300):

@@ -13,10 +13,10 @@ import pytest
 from dblog.errors import PreconditionFailed
 from dblog.sources.postgres.preflight import admin_sql
 from dblog.spark.options import read_options
-from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, check
+from tests.engine.conftest import MakeQuery, check, on_postgres
+from tests.families import OnPostgres
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on_postgres]
 
 PAGE = Path(__file__).parents[2] / "docs/postgres.md"
 PUBLICATION = "orders_cdc"
@@ -32,7 +32,7 @@ order by 1, 2
 class Role:
     """A role that a script is about to create, on a database that gives nothing to everybody but a login."""
 
-    database: Database
+    database: OnPostgres
     name: str
     password: str
 
@@ -55,7 +55,7 @@ class Role:
 
 
 @pytest.fixture
-def role(database: Database) -> Iterator[Role]:
+def role(database: OnPostgres) -> Iterator[Role]:
     database.execute("create table orders (id int primary key, n int)")
     database.execute("insert into orders select i, 0 from generate_series(1, 50) i")
     database.execute(
@@ -68,10 +68,10 @@ def role(database: Database) -> Iterator[Role]:
 
 @pytest.mark.parametrize("script", ["documented", "printed"])
 def test_a_role_with_the_documented_rights_alone_dumps_and_follows(
-    database: Database, role: Role, query: MakeQuery, script: str
+    database: OnPostgres, role: Role, query: MakeQuery, script: str
 ) -> None:
     database.execute(getattr(role, script))
-    assert database.execute(RIGHTS, {"role": role.name}) == [
+    assert database.execute(RIGHTS, parameters={"role": role.name}) == [
         ("dblog", "USAGE"),
         ("orders", "SELECT"),
         ("public", "USAGE"),
@@ -107,7 +107,7 @@ LESS = {
 
 
 @pytest.mark.parametrize("right", LESS)
-def test_a_role_with_less_is_told_what_it_lacks(database: Database, role: Role, query: MakeQuery, right: str) -> None:
+def test_a_role_with_less_is_told_what_it_lacks(database: OnPostgres, role: Role, query: MakeQuery, right: str) -> None:
     taken, left, said = LESS[right]
     taken = taken.format(role=role.name)
     assert role.documented.count(taken) == 1

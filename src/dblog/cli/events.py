@@ -74,7 +74,7 @@ def _runs_of_mysql(options: Options, publication: str | None, stack: ExitStack) 
         raise ConfigError("--publication is for PostgreSQL", hint="leave it out")
     source.prepare(followed=None)
     # an id of its own: two readers of one id end each other's sessions
-    log = replace(source, server_id=1 << 31 | time.time_ns() & 0x7FFFFFFF).stream(source.latest())
+    log = replace(source, server_id=1 << 31 | time.time_ns() & 0x7FFFFFFF).stream(source.latest(), None)
     stack.enter_context(closing(log))
     notes().print(f"following {', '.join(map(str, source.tables()))}; Ctrl-C ends", soft_wrap=True)
     yield from _read(log)

@@ -232,11 +232,11 @@ class MySQLServer:
         script.write_text(";\n".join(accounts) + ";\n")
         # A server that starts removes what it takes for remains of an earlier one from the folder for temporary tables.
         places = [f"--datadir={self.data}", f"--tmpdir={home}"]
-        options = ["--no-defaults", *places, *self._account(), *self.family.create]
-        command = [self._install.creator, *options]
+        creator = self._install.creator
+        command = [str(creator), "--no-defaults", *places, *self._account(), *self.family.create]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", env=_environment())
         if done.returncode:
-            raise SourceError(f"{command[0].name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+            raise SourceError(f"{creator.name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
 
     def _account(self) -> list[str]:
         """The server does not start as root unless it is told to."""

@@ -45,6 +45,9 @@ OPTIONS = (
     Option("spool", "a folder or file system URI", "where captured log and chunks wait", "a temporary folder"),
     Option("pipeline", "a name", "what people call this stream: dblog status, dblog dump ...", "the slot's name"),
     Option("state", "a file or off", "where requests, settings and progress are kept", "one file for each user"),
+    Option(
+        "watermark", "table or none", "none: write nothing to the source, for read-only users and replicas", "table"
+    ),
     Option("chunkRows", "auto or a number", "rows per chunk of a dump; auto adapts them to the select's time", "auto"),
     Option("parallelism", "a number", "chunks that are selected at the same time", "the driver's cores, at most 8"),
     Option("maxRowsPerTrigger", "a number", "rows of log per batch, cut between transactions", "no limit"),
@@ -75,6 +78,7 @@ class Options:
     server_id: int
     decimals: str
     arrays: str
+    writes: bool
     settings: Settings
     limit: Limit
 
@@ -88,6 +92,7 @@ class Options:
                 columns=self.columns,
                 types=MyTypeOptions(decimals=self.decimals),  # type: ignore[arg-type]
                 before=self.settings.before,
+                writes=self.writes,
             )
         return Postgres(
             address=self.address,
@@ -97,6 +102,7 @@ class Options:
             columns=self.columns,
             types=TypeOptions(decimals=self.decimals, arrays=self.arrays),  # type: ignore[arg-type]
             before=self.settings.before,
+            writes=self.writes,
         )
 
 
@@ -125,6 +131,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         server_id=read.number("serverId", 1, 2**32 - 1, _server_id(address, slot)),
         decimals=read.choice("decimals", ("decimal", "string")),
         arrays=read.choice("arrays", ("array", "string")),
+        writes=read.choice("watermark", ("table", "none")) == "table",
         settings=Settings(
             dump=read.choice("dump", ("initial", "never")) == "initial",
             before=read.choice("before", ("false", "true")) == "true",

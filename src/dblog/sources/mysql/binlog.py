@@ -32,10 +32,12 @@ _INTACT = 0x2144DF1C
 
 
 class EventReader:
-    """Events from a position on, which must be that of an event. What lies before it is not given."""
+    """Events from a position on, which must be that of an event. What lies before it is not given. `shift` is added to
+    the numbers of files."""
 
-    def __init__(self, begin: int) -> None:
+    def __init__(self, begin: int, shift: int = 0) -> None:
         self._begin = begin
+        self._shift = shift
         self._file, self._place = file_and_place(begin)
         self._checksum = 0
         self._fresh = False
@@ -94,7 +96,7 @@ class EventReader:
         name = re.search(rb"\.(\d+)\Z", body[8:])
         if name is None:
             raise DecodeError(f"the log goes on in a file whose name has no number: {body[8:]!r}")
-        file, place = int(name[1]), int.from_bytes(body[:8], "little")
+        file, place = int(name[1]) + self._shift, int.from_bytes(body[:8], "little")
         if file < self._file:
             raise PositionLost(
                 f"the log goes back from file {self._file} to file {file}",
@@ -125,10 +127,11 @@ class EventReader:
             if np.any(np.fromiter(found, np.int64, len(at)) != _INTACT):
                 raise _damaged()
             end = end - CHECKSUM
-        made_up = raw.le32(at + 17) & np.uint32(_ARTIFICIAL) != 0
+        said = raw.le32(at + 13)
+        # That a file is encrypted is said again, without a place, when reading begins further on.
+        made_up = (raw.le32(at + 17) & np.uint32(_ARTIFICIAL) != 0) | ((kind == Type.start_encryption) & (said == 0))
         counted = np.where(made_up, 0, size)
         after = self._place + np.cumsum(counted)
-        said = raw.le32(at + 13)
         if np.any((said != after & 0xFFFFFFFF) & (said != 0) & ~made_up):
             raise DecodeError("the places of events in the log do not add up: the server has left some out")
         self._place = int(after[-1])

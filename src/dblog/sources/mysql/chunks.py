@@ -28,27 +28,28 @@ READ_SECONDS = 3600.0
 
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 
-_PRIMARY_KEY = """
-select c.column_name, c.column_type, coalesce(c.collation_name, '') from information_schema.statistics s
-join information_schema.columns c using (table_schema, table_name, column_name)
-where s.index_name = 'PRIMARY' and s.table_schema = %s and s.table_name = %s order by s.seq_in_index
+# Of one table each: only then does MariaDB look at that table alone, and not at all of the server.
+_KEY = """
+select column_name from information_schema.statistics
+where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
+"""
+_COLUMNS = """
+select column_name, concat_ws(' ', column_name, column_type, collation_name) from information_schema.columns
+where table_schema = %s and table_name = %s
 """
 
 
 def primary_key(connection: Connection, table: TableName) -> str:
     """What the table's primary key consists of. Collations count, because they order."""
     with connection.cursor() as cursor:
-        cursor.execute(_PRIMARY_KEY, tuple(table))
-        found = cursor.fetchall()
-        if not found:
-            cursor.execute(
-                "select 1 from information_schema.tables where table_schema = %s and table_name = %s", tuple(table)
-            )
-            exists = cursor.fetchone() is not None
-    if not found:
-        what = "has no primary key" if exists else "does not exist"
+        cursor.execute(_KEY, tuple(table))
+        key = [name for (name,) in cursor.fetchall()]
+        cursor.execute(_COLUMNS, tuple(table))
+        columns = dict(cursor.fetchall())
+    if not key:
+        what = "has no primary key" if columns else "does not exist"
         raise TableUnreadable(f"table {table} {what}")
-    return ", ".join(" ".join(part for part in row if part) for row in found)
+    return ", ".join(columns[name] for name in key)
 
 
 def last_key(connection: Connection, schema: TableSchema) -> Key | None:
@@ -169,6 +170,8 @@ def _as_text(column: object) -> str:
     name = identifier(column.name)
     if column.codec in _NUMBERED:
         return f"cast({name} + 0 as char)"
+    if column.codec == "float":  # whose own text is shorter than its value
+        return f"cast({name} + 0e0 as char)"
     if pa.types.is_binary(column.arrow):
         return f"hex({name})"
     return f"cast({name} as char)"

@@ -26,10 +26,12 @@ from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
 from dblog.sources.mysql.events import BEGINS, Events, Type
 from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.gtid import Delivered, Names
 from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
-from dblog.sources.mysql.statements import Effect, Statement, read_statement
+from dblog.sources.mysql.statements import Statement, read_statement
+from dblog.sources.mysql.transactions import names
 
 _BEGIN = np.zeros(256, np.bool_)
 _BEGIN[list(BEGINS)] = True
@@ -47,6 +49,8 @@ class _Transaction:
     lsn: int = 0
     committed_at: int = 0
     xid: int = 0
+    origin: str = ""
+    delivered: bool = False
     changes: int = 0
     several: bool = False
     """It is not a single statement."""
@@ -68,10 +72,14 @@ class _Feed:
     lsn: Ints
     committed_at: Ints
     xid: Ints
+    origin: Names
+    delivered: Mask
+    """They are before the place where the stream goes on, in a log that is read from further back."""
     open: bool
     several: bool
     """Of the last transaction."""
-    truncated: list[tuple[int, TableName]]
+    stated: list[tuple[int, TableName, bool]]
+    """The tables that a statement has emptied, and whether it has given them other rows."""
     tokens: dict[int, str] = field(default_factory=dict)
 
 
@@ -82,11 +90,21 @@ class Decoder:
     """
 
     def __init__(
-        self, tables: Tables, flavor: Flavor, begin: int, *, watermark: TableName, before: bool = False
+        self,
+        tables: Tables,
+        flavor: Flavor,
+        begin: int,
+        *,
+        watermark: TableName,
+        before: bool = False,
+        shift: int = 0,
+        delivered: Delivered | None = None,
     ) -> None:
+        """`shift` is added to the numbers of files. Transactions that have been `delivered` are passed over."""
         self._maps = TableMaps(tables, flavor, watermark)
         self._before = before
-        self._reader = EventReader(begin)
+        self._reader = EventReader(begin, shift)
+        self._delivered = delivered
         self._open: _Transaction | None = None
 
     @property
@@ -137,15 +155,16 @@ class Decoder:
             mine = int(transaction[number])
             return bool(several[mine] or begun[number] - (begun[first[mine]] if mine else 0))
 
-        truncated = []
+        stated: list[tuple[int, TableName, bool]] = []
         for number in np.flatnonzero(query & ~several_from & ~commit).tolist():
             statement = _statement(events.body(number))
-            if statement.table is not None:
-                truncated.append((number, statement.table))
-            commit[number] = statement.effect is not Effect.none and not is_several(number)
+            emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
+            stated += [(number, table, table in statement.replaced) for table in emptied]
+            commit[number] = statement.ends and not is_several(number)
         self._check(events, begin, commit)
         commits = np.flatnonzero(commit)
         last = len(kind) - 1
+        origin, xid = names(events, opened)
         feed = _Feed(
             events,
             commits,
@@ -153,10 +172,12 @@ class Decoder:
             first,
             lsn=np.append(carried.lsn, events.position[opened]),
             committed_at=np.append(carried.committed_at, _committed_at(events, opened)),
-            xid=np.append(carried.xid, _xids(events, opened)),
+            xid=np.append(carried.xid, xid),
+            origin=np.append(np.array([carried.origin], np.object_), origin),
+            delivered=np.append(carried.delivered, self._delivered(origin, xid) if self._delivered else xid < 0),
             open=bool(np.count_nonzero(begin) + (self._open is not None) - len(commits)),
             several=is_several(last),
-            truncated=truncated,
+            stated=stated,
         )
         if carried.token is not None:
             feed.tokens[0] = carried.token
@@ -179,7 +200,8 @@ class Decoder:
         carried = self._open.maps if self._open else {}
         maps, groups = self._maps.targets(events, feed.transaction, carried)
         for target, numbers in groups:
-            if target.layout is not None:
+            numbers = numbers[~feed.delivered[feed.transaction[numbers]]]
+            if target.layout is not None and len(numbers):
                 changes = find_changes(
                     target.layout, events.raw, events.start[numbers], events.end[numbers], events.kind[numbers]
                 )
@@ -187,10 +209,13 @@ class Decoder:
                 counted[numbers] = 0 if target.watermark else changes.counts
                 found.append((target, numbers, changes))
         emptied = [
-            (number, schema) for number, table in feed.truncated if (schema := self._maps.schema(table)) is not None
+            (number, schema, replaced)
+            for number, table, replaced in feed.stated
+            if not feed.delivered[feed.transaction[number]] and (schema := self._maps.schema(table)) is not None
         ]
-        for number, _ in emptied:
-            counts[number] = counted[number] = 1
+        for number, _, _ in emptied:
+            counts[number] += 1
+            counted[number] += 1
         before = np.append(0, np.cumsum(counts))
         base = before[feed.first]
         base[0] = -self._open.changes if self._open else 0
@@ -208,10 +233,11 @@ class Decoder:
                 feed.tokens.update(_tokens(batch, feed.transaction[numbers[event]]))
             else:
                 batches.append((target.layout.schema, batch, numbers[event]))
-        for number, schema in emptied:
+        for number, schema, _ in emptied:
             gone = truncation(schema, *map(int, told(number)), before=self._before)
             batches.append((schema, gone, np.array([number])))
-        runs = list(_cut(feed, batches, np.append(0, np.cumsum(counted))))
+        replaced = [(number, schema.table) for number, schema, replaced in emptied if replaced]
+        runs = list(_cut(feed, batches, np.append(0, np.cumsum(counted)), replaced))
         self._carry(feed, int(before[-1] - base[-1]), maps)
         return runs
 
@@ -220,7 +246,10 @@ class Decoder:
         if feed.open:
             last = len(feed.first) - 1
             lsn, committed_at, xid = (int(values[last]) for values in (feed.lsn, feed.committed_at, feed.xid))
-            self._open = _Transaction(lsn, committed_at, xid, changes, feed.several, feed.tokens.get(last), maps)
+            whose = feed.origin[last], bool(feed.delivered[last])
+            self._open = _Transaction(
+                lsn, committed_at, xid, *whose, changes, feed.several, feed.tokens.get(last), maps
+            )
 
 
 def _statement(body: bytes) -> Statement:
@@ -229,13 +258,6 @@ def _statement(body: bytes) -> Statement:
     at = 13 + int.from_bytes(body[11:13], "little")
     name, text = body[at : at + schema], body[at + schema + 1 :]
     return read_statement(text.decode(errors="replace"), name.decode(errors="replace"))
-
-
-def _xids(events: Events, begins: Ints) -> Ints:
-    """The numbers of transactions: of MariaDB's in their domain, of MySQL's at their origin; 0 for those without."""
-    kind, start = events.kind[begins], events.start[begins]
-    at = start + np.where(kind == Type.mariadb_gtid, 0, 17)
-    return np.where(kind == Type.gtid_tagged, 0, events.raw.le64(at).view(np.int64))
 
 
 def _committed_at(events: Events, begins: Ints) -> Ints:
@@ -257,9 +279,14 @@ def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str
             yield number, token if isinstance(token, str) else token.decode()
 
 
-def _cut(feed: _Feed, batches: list[tuple[TableSchema, pa.RecordBatch, Ints]], rows: Ints) -> Iterator[Run]:
+def _cut(
+    feed: _Feed,
+    batches: list[tuple[TableSchema, pa.RecordBatch, Ints]],
+    rows: Ints,
+    replaced: list[tuple[int, TableName]],
+) -> Iterator[Run]:
     """The runs. One ends with every watermark's transaction and with the last commit; an open transaction is a run of
-    its own. `rows` counts the rows in front of each event."""
+    its own. `rows` counts the rows in front of each event; `replaced` are tables and the events that did it."""
     size = np.append(0, np.cumsum(feed.events.size))
     number = feed.transaction[feed.commits]
     marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
@@ -271,9 +298,11 @@ def _cut(feed: _Feed, batches: list[tuple[TableSchema, pa.RecordBatch, Ints]], r
         ends = feed.commits[mine] + 1
         commits = Commits(
             feed.events.after[feed.commits[mine]],
-            feed.xid[number[mine]],
+            feed.events.after[feed.commits[mine]],
             rows[ends] - rows[begin],
             size[ends] - size[begin],
+            np.where(feed.delivered[number[mine]], "", feed.origin[number[mine]]),
+            feed.xid[number[mine]],
         )
         nbytes = int(size[ends[-1]] - size[begin])
         committed_at = int(feed.committed_at[number[last]])
@@ -288,5 +317,6 @@ def _cut(feed: _Feed, batches: list[tuple[TableSchema, pa.RecordBatch, Ints]], r
             low, high = np.searchsorted(event, [begin, end])
             if high > low:
                 changes.append((int(event[low]), schema, batch[int(low) : int(high)]))
-        yield replace(run, changes=tuple(change[1:] for change in sorted(changes, key=lambda change: change[0])))
+        in_order = tuple(change[1:] for change in sorted(changes, key=lambda change: change[0]))
+        yield replace(run, changes=in_order, replaced=tuple(t for number, t in replaced if begin <= number < end))
         begin = end

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dblog.sources.mysql.gtid import GtidPosition, Gtids, GtidSet
+
 
 @dataclass(frozen=True)
 class Flavor:
@@ -16,10 +18,23 @@ class Flavor:
     """A table map gives character sets for geometries too."""
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
+    hidden: str
+    """A pattern of the names of columns that the log has and the catalog does not: hashes of long unique keys."""
+    gtids: type[Gtids]
+    persists: bool
+    """SET PERSIST keeps a setting over a restart."""
 
 
-MYSQL = Flavor("MySQL", "geomcollection", False, frozenset())
-MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}))
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, True)
+MARIADB = Flavor(
+    "MariaDB",
+    "geometrycollection",
+    True,
+    frozenset({"uuid", "inet4", "inet6"}),
+    r"DB_ROW_HASH_\d+",
+    GtidPosition,
+    False,
+)
 
 
 def flavor_of(version: str) -> Flavor:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core.names import Pattern, select_tables
@@ -27,14 +26,16 @@ from dblog.errors import (
     TableUnreadable,
     WatermarkError,
 )
-from dblog.sources.base import Origin
-from dblog.sources.mysql import catalog, chunks, preflight
+from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.mysql import catalog, chunks, preflight, resume
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import position
 from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
 from dblog.sources.mysql.preflight import WATERMARK
+from dblog.sources.mysql.resume import Log
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
@@ -63,6 +64,8 @@ class MySQL:
     """Only these columns (and the key) of every table; None for all."""
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
+    writes: bool = True
+    """Watermarks are written; otherwise windows end without writing anything."""
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
@@ -71,14 +74,19 @@ class MySQL:
         return self.address.database
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
-        names = self.names()
-        self._with(lambda connection: preflight.prepare(connection, names))
+        setup = self.setup()
+        self._with(lambda connection: preflight.prepare(connection, setup))
+
+    def setup(self) -> preflight.Setup:
+        """What is wanted of the server."""
+        return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         """The log has the changes of every table."""
 
     def tables(self) -> Mapping[TableName, TableSchema]:
-        return self._describe(self.names())
+        found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
+        return found
 
     def names(self, role: str = "control") -> tuple[TableName, ...]:
         """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
@@ -112,47 +120,82 @@ class MySQL:
     # -- the log ---------------------------------------------------------------------------------------------
 
     def origin(self) -> Origin:
-        return Origin(self.latest(), ())
+        def look(connection: Connection) -> Origin:
+            write = (lambda: self._write(connection, uuid.uuid4().hex)) if self.writes else None
+            found = resume.begin(Log(connection), write)
+            return Origin(found.position, (), str(found.place))
 
-    def latest(self) -> int:
-        def ask(connection: Connection) -> int:
-            with translating("asking for the end of the log"), connection.cursor() as cursor:
-                newer = self._flavor(connection).name == "MySQL" and server(connection).version >= (8, 2, 0)
-                cursor.execute("show binary log status" if newer else "show master status")
-                found = cursor.fetchone()
-                if found is None:
-                    raise PreconditionFailed("the server writes no binary log", hint="set log_bin and restart it")
-                return position(int(found[0].rpartition(".")[2]), int(found[1]))
+        return self._with(look)
 
-        return self._with(ask)
+    def latest(self, role: str = "control") -> int:
+        return self._with(lambda connection: Log(connection).end(), role) + self._shift
 
-    def stream(self, position: int) -> MySQLLog:
-        names = frozenset(self.names("log"))  # called by the thread of the log, and a connection is one thread's
-        flavor = self._with(self._flavor, "log")
-        decoder = Decoder(_Tables(self, names), flavor, position, watermark=WATERMARK, before=self.before)
-        return MySQLLog(self.address, position, decoder, server_id=self.server_id)
+    @property
+    def _shift(self) -> int:
+        """What the positions of the log that this process reads have more than the server's own."""
+        return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
+
+    def stream(self, position: int, place: str | None) -> MySQLLog:
+        # called by the thread of the log, and a connection is one thread's
+        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
+        found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
+        _SHIFTS[os.getpid(), self.address] = found.place.shift
+        decoder = Decoder(
+            _Tables(self, followed),
+            self._with(self._flavor, "log"),
+            found.position,
+            watermark=WATERMARK,
+            before=self.before,
+            shift=found.place.shift,
+            delivered=found.delivered,
+        )
+        return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
+
+    def place(self, place: str | None, commits: Commits) -> str:
+        return str(Place.parse(place).after(commits.origins, commits.numbers))
+
+    def comparable(self, place: str | None, other: str | None) -> bool:
+        return Place.parse(place).shift == Place.parse(other).shift
+
+    def covers(self, place: str | None, other: str | None) -> bool:
+        return Place.parse(place).covers(Place.parse(other))
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 
     def write_watermark(self, token: str) -> int:
-        def write(connection: Connection) -> None:
-            with translating("writing a watermark"), connection.cursor() as cursor:
-                if cursor.execute("update dblog.watermark set token = %s where id = 1", (token,)) != 1:
-                    raise WatermarkError(
-                        f"the table {WATERMARK} has no row to write a watermark to",
-                        hint=f"insert into {WATERMARK} (id, token) values (1, '')",
-                    )
-
         try:
-            self._with(write)
+            self._with(lambda connection: self._write(connection, token))
         except (SchemaChanged, PreconditionFailed) as error:
             raise WatermarkError(
-                f"cannot write a watermark: {error.message}", hint="; ".join(preflight.WATERMARK_SQL)
+                f"cannot write a watermark: {error.message}", hint=" ".join(preflight.WATERMARK_SQL)
             ) from error
         return self.latest()
 
-    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        return ()
+    def _write(self, connection: Connection, token: str) -> None:
+        with translating("writing a watermark"), connection.cursor() as cursor:
+            if cursor.execute("update dblog.watermark set token = %s where id = 1", (token,)) != 1:
+                raise WatermarkError(
+                    f"the table {WATERMARK} has no row to write a watermark to",
+                    hint=f"insert into {WATERMARK} (id, token) values (1, '')",
+                )
+
+    def high_watermark(self) -> int:
+        return self.latest()
+
+    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+        """Commits become visible in the order of the log. So after a watermark was written all before it is visible;
+        without one the server says how far it is: MariaDB by the position, MySQL by the GTIDs of what is visible."""
+        if self.writes:
+            return ()
+
+        def look(connection: Connection) -> bool:
+            log = Log(connection)
+            if log.mariadb:
+                return log.end() + self._shift >= int(xids.max())
+            gtids = log.flavor.gtids
+            return gtids.parse(Place.parse(place).gtids) <= gtids.parse(log.executed())
+
+        return () if self._with(look) else (int(xids.max()),)
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
@@ -180,6 +223,7 @@ class MySQL:
                 raise KeyChanged(f"the primary key of table {table} is not {key} any more")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
+        self._connection("chunks")  # a server that does not let us in says nothing about the table
         with _reading(f"reading table {table}"):
             return Select(self, self._narrowed(self._with(open_, "chunks")), extent)
 
@@ -229,13 +273,7 @@ class MySQL:
             raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
 
     def health(self) -> Mapping[str, Any]:
-        def ask(connection: Connection) -> Mapping[str, Any]:
-            with translating("asking for the end of the log"), connection.cursor() as cursor:
-                cursor.execute("show master status")
-                file, at = cursor.fetchone()[:2]
-                return {"latest": position(int(file.rpartition(".")[2]), int(at)), "active": True}
-
-        return self._with(ask, "health")
+        return {"latest": self.latest("health"), "active": True}
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -269,12 +307,15 @@ class MySQL:
 class _Tables:
     """Which tables the log is decoded for (`decoder.Tables`)."""
 
-    def __init__(self, source: MySQL, names: frozenset[TableName]) -> None:
+    def __init__(self, source: MySQL, followed: Mapping[TableName, TableSchema | None]) -> None:
         self._source = source
-        self._names = names
+        self._followed = followed
 
     def captured(self, table: TableName) -> bool:
-        return table in self._names
+        return table in self._followed
+
+    def of_schema(self, schema: str) -> list[TableName]:
+        return sorted(name for name in self._followed if name.schema == schema)
 
     def schema(self, mapped: TableMap) -> TableSchema:
         def describe(connection: Connection) -> TableSchema:
@@ -285,6 +326,13 @@ class _Tables:
         with translating(f"reading the schema of {mapped.table}"):
             return self._source._narrowed(self._source._with(describe, "log"))
 
+    def completed(self, mapped: TableMap) -> TableMap:
+        def read(connection: Connection) -> TableMap | None:
+            return catalog.read_map(connection, mapped.table, self._source._flavor(connection))
+
+        with translating(f"reading the schema of {mapped.table}"):
+            return mapped.completed(self._source._with(read, "log"))
+
     def latest(self, table: TableName) -> TableSchema | None:
         def describe(connection: Connection) -> TableSchema | None:
             flavor = self._source._flavor(connection)
@@ -292,7 +340,7 @@ class _Tables:
 
         with translating(f"reading the schema of {table}"):
             found = self._source._with(describe, "log")
-        return None if found is None else self._source._narrowed(found)
+        return self._followed.get(table) if found is None else self._source._narrowed(found)
 
 
 @dataclass(frozen=True)
@@ -330,6 +378,13 @@ def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
 
 
 _KEYED: dict[tuple[int, MySQL, TableName, str], TableSchema] = {}
+
+_FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
+"""The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
+dumped, by the next life."""
+
+_SHIFTS: dict[tuple[int, Address], int] = {}
+"""How far the numbers of a server's files are shifted by the stream of this process."""
 
 _CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
 """Connections of this process. Spark's workers live on between tasks, and so do these."""

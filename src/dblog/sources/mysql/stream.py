@@ -18,7 +18,9 @@ from dblog.sources.base import Run
 from dblog.sources.mysql.connect import Address, Connection, connect, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import FIRST, Type, file_and_place
+from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.packets import Packets, Receiver
+from dblog.sources.mysql.resume import file_name
 
 TAKE_BYTES = 4 << 20
 PART_BYTES = 8 << 20
@@ -40,7 +42,7 @@ _DENIED = 1045
 
 # The kinds of events that end nothing: what is behind the last other one may be the beginning of a transaction.
 _GOES_ON = np.zeros(256, np.bool_)
-_GOES_ON[[5, 13, 14, Type.table_map, 23, 24, 25, 29, 30, 31, 32, 160, *range(166, 172)]] = True
+_GOES_ON[[5, 13, 14, Type.table_map, 23, 24, 25, 29, 30, 31, 32, Type.partial_update, 160, *range(166, 172)]] = True
 _GOES_ON[[Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid]] = True
 
 
@@ -51,14 +53,19 @@ class MySQLLog:
     The server keeps its log for as long as it is configured to, not for us: there is nothing to acknowledge.
     """
 
-    def __init__(self, address: Address, position: int, decoder: Decoder, *, server_id: int) -> None:
+    def __init__(
+        self, address: Address, position: int, decoder: Decoder, *, server_id: int, place: Place | None = None
+    ) -> None:
+        """Of the position, `place` has what the server's own differs in."""
+        place = place or Place()
         self._decoder = decoder
+        self._place = str(place)
         self._acknowledged = 0
         self._heard = time.monotonic()
         self._connection = connect(address, program="dblog log")
         try:
             with translating("opening the log"):
-                self._packets = Receiver(_dump(self._connection, position, server_id), 1)
+                self._packets = Receiver(_dump(self._connection, position, place.shift, server_id), 1)
         except BaseException:
             self._connection.close()
             raise
@@ -91,6 +98,10 @@ class MySQLLog:
         return runs
 
     @property
+    def place(self) -> str:
+        return self._place
+
+    @property
     def idle_position(self) -> int:
         """All that the server has logged is sent to us, so what has arrived is all that there is up to here."""
         return 0 if len(self._packets) or self._decoder.inside else self._decoder.position
@@ -121,12 +132,11 @@ def _complete(packets: Packets) -> int:
     return 0
 
 
-def _dump(connection: Connection, position: int, server_id: int) -> socket.socket:
+def _dump(connection: Connection, position: int, shift: int, server_id: int) -> socket.socket:
     """Ask for the log; the socket that it comes from."""
     file, place = file_and_place(position)
+    name = file_name(connection, file - shift).encode()
     with connection.cursor() as cursor:
-        cursor.execute("select @@log_bin_basename")
-        base = (cursor.fetchone()[0] or "").replace("\\", "/").rpartition("/")[2]
         cursor.execute(
             "set @master_binlog_checksum = @@global.binlog_checksum, "
             f"@master_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}, "
@@ -144,7 +154,6 @@ def _dump(connection: Connection, position: int, server_id: int) -> socket.socke
         raise PreconditionFailed(denied, hint="grant replication slave on *.* to the user in the URL") from error
     # A place has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
     place = place if place < 1 << 32 else FIRST
-    name = f"{base}.{file:06d}".encode()
     connection._execute_command(_DUMP, pack("<IHI", place, _ALL_EVENTS, server_id) + name)
     source: socket.socket = connection._sock
     return source

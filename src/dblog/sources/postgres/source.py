@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core.names import Pattern, select_tables
@@ -29,14 +27,15 @@ from dblog.errors import (
     TableUnreadable,
     WatermarkError,
 )
-from dblog.sources.base import Origin
-from dblog.sources.postgres import chunks, preflight
+from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.postgres import chunks, preflight, visibility
 from dblog.sources.postgres.catalog import read_tables, relation_schema
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import WATERMARK, Setup
 from dblog.sources.postgres.stream import PostgresLog
+from dblog.sources.postgres.visibility import Snapshot
 
 _T = TypeVar("_T")
 
@@ -88,6 +87,8 @@ class Postgres:
     """Only these columns (and the key) of every table; None for all."""
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
+    writes: bool = True
+    """Watermarks are written; otherwise windows end without writing anything."""
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
@@ -97,7 +98,8 @@ class Postgres:
 
     def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
         """What the preflight looks at; `followed` is None for a new stream."""
-        return Setup(self.slot, self.publication, self._names(), followed is None, frozenset(followed or ()))
+        known = frozenset(followed or ())
+        return Setup(self.slot, self.publication, self._names(), followed is None, known, self.writes)
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
         setup = self.setup(followed=followed)
@@ -151,14 +153,13 @@ class Postgres:
 
     def origin(self) -> Origin:
         slot = self._slot()
-        _, _, running = self._snapshot()
-        return Origin(slot["confirmed"], tuple(int(x) & 0xFFFFFFFF for x in running))
+        return Origin(slot["confirmed"], tuple(int(x) & 0xFFFFFFFF for x in self._snapshot().running))
 
     def latest(self) -> int:
         (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         return int(position)
 
-    def stream(self, position: int) -> PostgresLog:
+    def stream(self, position: int, place: str | None = None) -> PostgresLog:
         slot = self._slot()
         if slot["confirmed"] > position:
             raise PositionLost(
@@ -180,6 +181,15 @@ class Postgres:
 
         decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
         return PostgresLog(self.address, self.slot, self.publication, position, decoder)
+
+    def place(self, place: str | None, commits: Commits) -> None:
+        """A slot is one server's."""
+
+    def comparable(self, place: str | None, other: str | None) -> bool:
+        return True
+
+    def covers(self, place: str | None, other: str | None) -> bool:
+        raise NotImplementedError
 
     def _slot(self) -> dict[str, Any]:
         found = self._ask(
@@ -216,19 +226,17 @@ class Postgres:
                 f"cannot write a watermark: {error.message}", hint=f"create the table {WATERMARK}; see docs/postgres.md"
             ) from error
 
-    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        """A transaction is visible to selects once it has left the server's list of running ones, which happens some
-        time after its commit is in the log."""
-        _, end, running = self._snapshot()
-        # the log has 32 bits of the number: the rest is that of the nearest number to the snapshot's end
-        full = end + ((xids - end + (1 << 31)) % (1 << 32)) - (1 << 31)
-        hidden = (full >= end) | np.isin(full, running)
-        return tuple(int(x) for x in np.unique(xids[hidden]))
+    def high_watermark(self) -> int:
+        (bound,) = self._ask(visibility.INSERTED)
+        if self.latest() < bound:
+            self._ask(visibility.FLUSH)
+        return int(bound)
 
-    def _snapshot(self) -> tuple[int, int, npt.NDArray[np.int64]]:
-        (text,) = self._ask("select pg_catalog.pg_current_snapshot()::text")
-        oldest, end, running = text.split(":")
-        return int(oldest), int(end), np.array([int(x) for x in running.split(",") if x], np.int64)
+    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+        return self._snapshot().hidden(xids)
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot.parse(*self._ask("select pg_catalog.pg_current_snapshot()::text"))
 
     # -- chunks ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from dblog.sources.base import Run
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import position
 from dblog.sources.mysql.flavor import MARIADB
+from dblog.sources.mysql.gtid import GtidPosition
 from dblog.sources.mysql.kinds import Code
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
@@ -105,7 +106,7 @@ def test_a_transaction_is_at_the_position_where_it_begins_and_ends_behind_its_co
     assert set(batch.column("_txid").to_pylist()) == {41}
     assert batch.column("_committed_at").cast(pa.int64()).to_pylist() == [WHEN * 1_000_000] * 6
     assert run.position == end
-    assert (run.commits.xids.tolist(), run.commits.rows.tolist()) == ([41], [5])
+    assert (run.commits.numbers.tolist(), run.commits.rows.tolist()) == ([41], [5])
     assert run.nbytes == run.commits.nbytes[0] == sum(map(len, log.events[2:]))
     assert run.committed_at == WHEN * 1_000_000
 
@@ -121,7 +122,7 @@ def test_mysqls_transactions_have_the_time_and_number_of_their_gtid() -> None:
     end = log.commit()
     (run,) = decoder().feed(log.packets())
     assert [change[1:] for change in told([run])] == [("create", begin, 0, 1), ("create", begin, 2, 2)]
-    assert run.commits.xids.tolist() == [12]
+    assert run.commits.numbers.tolist() == [12]
     assert (run.position, run.committed_at) == (end, 1_700_000_000_123_456)
 
 
@@ -298,7 +299,7 @@ VARIED = varied()
 
 def commits(runs: Sequence[Run]) -> list[tuple[int, int]]:
     return [
-        pair for run in runs for pair in zip(run.commits.positions.tolist(), run.commits.xids.tolist(), strict=True)
+        pair for run in runs for pair in zip(run.commits.positions.tolist(), run.commits.numbers.tolist(), strict=True)
     ]
 
 
@@ -424,3 +425,38 @@ def test_a_statement_instead_of_rows_is_an_error() -> None:
     log.query("INSERT INTO t VALUES (1)")
     log.commit()
     assert "instead of the rows" in str(broken(log).value)
+
+
+def test_transactions_are_named_by_their_gtids() -> None:
+    log = Log()
+    log.begin(5, statement=True)
+    log.query("CREATE TABLE x (id int)")
+    transaction(log, 1)
+    (run,) = decoder().feed(log.packets())
+    assert run.commits.origins.tolist() == ["0-1", "0-1"]
+    assert run.commits.numbers.tolist()[0] == 5
+
+
+def test_what_has_been_delivered_is_passed_over_in_any_portions() -> None:
+    log = Log()
+    for key in (1, 2, 3):
+        log.begin(key)
+        log.map(COLUMNS)
+        log.rows(INSERT, row(key))
+        log.commit()
+    log.begin(4, statement=True)
+    log.query("TRUNCATE TABLE t")
+    for step in (1, 2, 3, 100):
+        gtids = GtidPosition.parse("0-1-2").delivered()
+        reader = Decoder(Shop(), MARIADB, 0, watermark=WATERMARK, delivered=gtids)
+        runs = [r for at in range(0, len(log.events), step) for r in reader.feed(log.packets(at, at + step))]
+        assert [(op, key) for _, op, _, _, key in told(runs)] == [("create", 3), ("truncate", None)]
+        # the place goes on where it was
+        assert [o for r in runs for o in r.commits.origins.tolist() if o] == ["0-1", "0-1"]
+
+
+def test_positions_go_on_behind_those_of_another_server() -> None:
+    log = Log(2)
+    begin = transaction(log, 1)
+    (run,) = Decoder(Shop(), MARIADB, 0, watermark=WATERMARK, shift=100).feed(log.packets())
+    assert told([run])[0][2] == begin + (100 << 40)
