@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 
 from dblog.errors import PositionLost
+from dblog.sources.mysql.preflight import admin_sql
+from dblog.sources.mysql.source import MySQL
+from dblog.spark.options import read_options
 from tests.engine.conftest import MakeQuery, check, on_mysql, wait_for
 from tests.engine.query import Query
 from tests.families import OnMySQL
@@ -66,7 +71,7 @@ def test_a_log_that_was_purged_is_a_lost_position(table: OnMySQL, query: MakeQue
     stream.stop()
     table.execute("update t set n = 1 where id = 5", "flush binary logs")
     purge(table)
-    with pytest.raises(PositionLost, match="no longer reaches back|log index file") as caught:
+    with pytest.raises(PositionLost, match=r"no longer reaches back|log index file") as caught:
         stream.catch_up()
     assert "start with a new checkpoint" in str(caught.value)
     assert "binlog_expire_logs_seconds" in str(caught.value)
@@ -95,3 +100,22 @@ def lost(stream: Query) -> None:
     with pytest.raises(PositionLost) as caught:
         stream.until(lambda: False, seconds=10)
     assert "start with a new checkpoint" in str(caught.value)
+
+
+def test_a_user_that_may_only_read_dumps_and_follows_without_writing(table: OnMySQL, query: MakeQuery) -> None:
+    name = f"reader_{secrets.token_hex(4)}"
+    source = read_options({"url": table.url, "table": "t", "watermark": "none"}).source
+    assert isinstance(source, MySQL)
+    script = admin_sql(source.setup(), f"{name}@%")
+    assert "watermark" not in script
+    table.execute(f"create user {name}@'%' identified by 'let me in'", *script.splitlines())
+    try:
+        stream = query(url=table.server.url(table.name, name, "let me in"), watermark="none", parallelism=1)
+        stream.open_window()
+        table.execute("update t set n = 1 where id in (3, 44)", "delete from t where id = 7")
+        check(stream, table)
+        stream.restart()
+        table.execute("update t set n = 2 where id = 3")
+        check(stream, table)
+    finally:
+        table.execute(f"drop user {name}@'%'")

@@ -23,9 +23,11 @@ class Flavor:
     gtids: type[Gtids]
     persists: bool
     """SET PERSIST keeps a setting over a restart."""
+    plain_vector: bool
+    """The log shows VECTOR(n) as VARBINARY(4n), and so do we."""
 
 
-MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, True)
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, True, False)
 MARIADB = Flavor(
     "MariaDB",
     "geometrycollection",
@@ -34,6 +36,7 @@ MARIADB = Flavor(
     r"DB_ROW_HASH_\d+",
     GtidPosition,
     False,
+    True,
 )
 
 
