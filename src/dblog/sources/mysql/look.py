@@ -73,7 +73,7 @@ order by constraint_name
 """
 _ALIKE = """
 select table_schema, table_name from information_schema.tables
-where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s) order by 1, 2
+where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s)
 """
 
 
@@ -289,7 +289,7 @@ class Look:
 
     def _unseen(self, name: TableName) -> Problem:
         shown = repr(str(name))
-        if others := [str(TableName(*other)) for other in self._all(_ALIKE, *name)]:
+        if others := sorted(str(TableName(*other)) for other in self._all(_ALIKE, *name)):
             fix = f"write it as the server does: {', '.join(others)}"
             return Problem(f"table {shown} does not exist, but in another letter case", fix)
         if self._try(f"select 1 from {identifier(*name)} limit 0") in RIGHTS:
