@@ -25,7 +25,7 @@ from dblog.demo.mysqld import MySQLServer, find_mariadb, find_mysql
 from dblog.demo.server import PostgresServer, find_install
 from dblog.sources.mysql import connect as mysql
 from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor
-from dblog.sources.postgres.source import _CONNECTIONS
+from dblog.sources.relational import SESSIONS
 from tests.given import GIVEN, GivenServer
 from tests.proxy import Proxy
 
@@ -131,8 +131,8 @@ class Database:
         """Remove the database, whoever is still connected to it, and its replication slots."""
         for connection in self._opened:
             connection.close()
-        for at in [at for at in _CONNECTIONS if at[1].database == self.name]:
-            _CONNECTIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
+        for at in [at for at in SESSIONS if at[1].database == self.name]:
+            SESSIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
         self.server.start()  # a test may have ended it
         admin = Database(self.server, "postgres")
         ours = "FROM pg_replication_slots WHERE database = %s"

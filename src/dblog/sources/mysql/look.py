@@ -16,8 +16,8 @@ from dblog.core.schema import TableName
 from dblog.sources.mysql.connect import GONE, RIGHTS, Server, identifier
 from dblog.sources.mysql.grants import Grants, User
 from dblog.sources.problems import Problem
+from dblog.sources.relational import WATERMARK
 
-WATERMARK = TableName("dblog", "watermark")
 WATERMARK_SQL = (
     "CREATE DATABASE IF NOT EXISTS dblog;",
     "CREATE TABLE IF NOT EXISTS dblog.watermark (id int PRIMARY KEY, token varchar(64) NOT NULL) ENGINE = InnoDB;",
