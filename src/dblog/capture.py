@@ -359,6 +359,7 @@ class _OpenSegment:
             self._writers[at].append(batch)
             self._rows += batch.num_rows
             _add_holes(self._holes, schema, batch)
+        self._holes |= dict.fromkeys(run.replaced)
         self._nbytes += run.nbytes
         self._committed_at = run.committed_at or self._committed_at
         self.end = run.position

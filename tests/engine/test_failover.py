@@ -9,21 +9,20 @@ from typing import Any
 
 import pytest
 
-from dblog.demo.mariadb import MariaDBServer, find_mariadb
 from dblog.errors import PositionLost
 from dblog.sources.mysql.connect import parse
-from tests.conftest import MARIADB_SETTINGS, MySQLDatabase
+from tests.conftest import MYSQL_SERVERS, MySQLDatabase, mysql_server_of
 from tests.engine.query import Query
 
-pytestmark = [pytest.mark.server, pytest.mark.skipif(find_mariadb() is None, reason="mariadb is not installed")]
+pytestmark = [pytest.mark.server, pytest.mark.skipif("mariadb" not in MYSQL_SERVERS, reason="mariadb is not installed")]
 
 
 class Cluster:
     """A primary and a replica of it, each with a log of its own."""
 
     def __init__(self) -> None:
-        settings = {**MARIADB_SETTINGS, "log_slave_updates": "ON", "gtid_strict_mode": "ON"}
-        servers = [MariaDBServer(settings={**settings, "server_id": str(n)}).start() for n in (1, 2)]
+        settings = {"log_slave_updates": "ON", "gtid_strict_mode": "ON"}
+        servers = [mysql_server_of("mariadb", **settings, server_id=str(n)).start() for n in (1, 2)]
         self.primary, self.replica = (MySQLDatabase(server, "shop") for server in servers)
         # the replica's files have other numbers, and other sizes
         self.replica.server_execute("flush binary logs", "flush binary logs", "flush binary logs")

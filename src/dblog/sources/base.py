@@ -79,6 +79,9 @@ class Run:
     """Bytes received from the database for this run."""
     committed_at: int | None = None
     """When the last transaction committed, by the database's clock, in microseconds since 1970."""
+    replaced: Sequence[TableName] = ()
+    """Tables that have got rows which the log does not show: their changes say that they were emptied, and a dump must
+    bring the rows."""
 
     @property
     def position(self) -> int | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,8 +17,11 @@ import pytest
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
+from dblog.demo.mysqld import MySQLServer
 from dblog.errors import ConnectionLost, DecodeError, PositionLost, PreconditionFailed
 from dblog.sources.base import Run
+from dblog.sources.mysql import compressed
+from dblog.sources.mysql import partial as partial_updates
 from dblog.sources.mysql import stream as module
 from dblog.sources.mysql.connect import connect, parse, server
 from dblog.sources.mysql.decoder import Decoder
@@ -23,7 +30,7 @@ from dblog.sources.mysql.flavor import MARIADB, Flavor
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
-from tests.conftest import MYSQL_SERVERS, MySQLDatabase, mysql_server_of
+from tests.conftest import EVERY_MYSQL_SERVER, MySQLDatabase, mysql_server_of, started
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.server
@@ -48,6 +55,11 @@ class Captured:
         return None
 
 
+@pytest.fixture(params=EVERY_MYSQL_SERVER)
+def mysql_server(request: pytest.FixtureRequest, mysql_servers: dict[str, MySQLServer]) -> MySQLServer:
+    return started(mysql_servers, request.param)
+
+
 @pytest.fixture
 def database(mysql_database: MySQLDatabase) -> MySQLDatabase:
     mysql_database.execute(
@@ -63,10 +75,13 @@ def follow(database: MySQLDatabase) -> Iterator[Open]:
     """Open the log after a position, by default now; closed with the test. Ids are counted, so that no two meet."""
     opened: list[MySQLLog] = []
 
-    def now_or_after(after: int | None = None, *, server_id: int | None = None, url: str | None = None) -> MySQLLog:
+    def now_or_after(
+        after: int | None = None, *, server_id: int | None = None, url: str | None = None, before: bool = False
+    ) -> MySQLLog:
         begin = latest(database) if after is None else after
         watermark = TableName(database.name, "watermark")
-        decoder = Decoder(Captured(database.name, database.flavor), database.flavor, begin, watermark=watermark)
+        tables = Captured(database.name, database.flavor)
+        decoder = Decoder(tables, database.flavor, begin, watermark=watermark, before=before)
         follow_id = server_id or 5000 + len(opened) + hash(database.name) % 100_000 * 100
         opened.append(MySQLLog(parse(url or database.url), begin, decoder, server_id=follow_id))
         return opened[-1]
@@ -206,6 +221,21 @@ def test_a_huge_transaction_comes_in_parts(
     assert changes(runs)[0][0] < commits(runs)[0]
 
 
+@pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
+def test_a_huge_compressed_transaction_is_read_in_parts(
+    database: MySQLDatabase, follow: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compressed, "PART_BYTES", 1 << 20)
+    log = follow()
+    database.execute("set binlog_transaction_compression = ON", f"insert into t values {numbered(20000)}")
+    mark(database, "end")
+    runs = read_to(log, "end")
+    assert len([run for run in runs if run.position is None]) > 5
+    assert [(seq, key) for _, seq, _, _, key in changes(runs)] == [(2 * n, n + 1) for n in range(20000)]
+    assert len({change[0] for change in changes(runs)}) == 1
+    assert sum(run.nbytes for run in runs) < 1 << 20
+
+
 def test_an_event_of_several_packets_is_one(database: MySQLDatabase, follow: Open) -> None:
     database.execute("set global max_allowed_packet = 134217728", "create table big (id int primary key, v longblob)")
     log = follow()
@@ -244,6 +274,141 @@ def test_a_compressed_log_says_the_same(database: MySQLDatabase, follow: Open, c
         assert sum(sizes) < 3000
     finally:
         database.execute(f"set global {setting} = OFF", "set global binlog_checksum = CRC32")
+
+
+def test_compressed_and_other_changes_keep_their_order(database: MySQLDatabase, follow: Open) -> None:
+    setting = "global log_bin_compress" if database.flavor is MARIADB else "session binlog_transaction_compression"
+    begin = latest(database)
+    try:
+        for number in range(0, 40, 2):
+            for key, compress in ((number, "ON"), (number + 1, "OFF")):
+                database.execute(f"set {setting} = {compress}", f"insert into t values ({key}, repeat('x', 100))")
+            mark(database, f"after {number + 1}")
+    finally:
+        database.execute(f"set {setting} = OFF")
+    runs = read_to(follow(begin), "after 39")
+    seen = changes(runs)
+    assert seen == sorted(seen)
+    assert [change[-1] for change in seen] == list(range(40))
+    for run in runs:
+        assert not run.changes or f"after {max(change[-1] for change in changes([run]))}" == run.token
+
+
+class Documents:
+    """Random JSON documents, and random changes of them."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def document(self, depth: int = 4) -> Any:
+        some = self._random
+        if some.random() < depth / 4:
+            inner = [self.document(depth - 1) for _ in range(some.randrange(6))]
+            return inner if some.random() < 0.3 else {self._key(): value for value in inner}
+        scalars = [None, True, 7, -70000, 2**63, 1.5, 1e300, "x" * some.randrange(300), 'é"\\\n漢😀']
+        return some.choice(scalars)
+
+    def _key(self) -> str:
+        return self._random.choice(["a", "b", "", "a.b", 'q"uo\\te', "é漢", "null"])
+
+    def update(self, columns: Sequence[str]) -> str:
+        return ", ".join(f"{column} = {self._changed(column)}" for column in columns)
+
+    def _changed(self, column: str) -> str:
+        some = self._random
+        if some.random() < 0.1:
+            return some.choice(["null", column, "'{}'", "json_array()", "json_array_append(ifnull(x, '[]'), '$', 1)"])
+        made = column
+        for _ in range(some.choice([1, 1, 2, 4])):
+            function = some.choice(["json_set", "json_set", "json_replace", "json_remove"])
+            paths = [self._path() for _ in range(some.choice([1, 1, 3]))]
+            values = [f", cast('{text(self.document(2))}' as json)" if "move" not in function else "" for _ in paths]
+            made = f"{function}({made}{''.join(f', {p}{v}' for p, v in zip(paths, values, strict=True))})"
+        return made
+
+    def _path(self) -> str:
+        some = self._random
+        legs = ""
+        for _ in range(some.choice([1, 1, 2, 3])):
+            cell = some.choice(["[0]", "[1]", "[2]", "[last]", "[last-1]"])
+            legs += cell if some.random() < 0.3 else f'."{text(self._key())[1:-1]}"'
+        return f"'${legs}'"
+
+
+def text(value: Any) -> str:
+    """JSON within a literal."""
+    return json.dumps(value, ensure_ascii=False).replace("\\", "\\\\").replace("'", "''")
+
+
+@pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
+@pytest.mark.parametrize("compression", ["OFF", "ON"])
+def test_partial_updates_say_the_same(
+    database: MySQLDatabase, follow: Open, compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same statements, in one table with and in another without them."""
+    seen: Counter[tuple[int, type]] = Counter()
+    change = partial_updates._change
+
+    def counted(node: Any, operation: int, *rest: Any) -> None:
+        seen[operation, type(rest[0][-1])] += 1
+        change(node, operation, *rest)
+
+    monkeypatch.setattr(partial_updates, "_change", counted)
+    made = Documents(6)
+    columns = ["x", "y", *(f"z{n}" for n in range(8))]
+    before = ", ".join(f"{name} json" for name in columns)
+    log = follow(before=True)
+    one, other = database.connect(), database.connect()
+    with one.cursor() as partial, other.cursor() as full:
+        partial.execute("set binlog_row_value_options = PARTIAL_JSON")
+        for cursor, table in ((partial, "p"), (full, "f")):
+            cursor.execute(f"set binlog_transaction_compression = {compression}")
+            cursor.execute(f"create table {table} (id int primary key, t text, {before}, n int)")
+        values = [[made.document() for _ in columns] for _ in range(30)]
+        for number, row in enumerate(values):
+            told = ", ".join("null" if value is None else f"'{text(value)}'" for value in row)
+            partial.execute(f"insert into p values ({number}, repeat('t', {number * 10}), {told}, {number})")
+        full.execute("insert into f select * from p")
+        for number in range(150):
+            some = made.update(made._random.sample(columns, made._random.choice([1, 1, 2, 5])))
+            rows = f"n % {1 + number % 7} = 0"
+            also = ", n = n + 1" if number % 5 == 0 else ", id = id + 1000" if number % 11 == 0 else ""
+            order = " order by id desc" if "id =" in also else ""
+            partial.execute(f"update p set {some}{also} where {rows}{order}")
+            full.execute(f"update f set {some}{also} where {rows}{order}")
+    mark(database, "end")
+    runs = read_to(log, "end")
+    told = {name: [] for name in "pf"}
+    for schema, batch in (change for run in runs for change in run.changes):
+        rows = batch.to_pylist()
+        told[schema.table.name] += [
+            {k: v for k, v in row.items() if k not in ("_lsn", "_txid", "_committed_at")} for row in rows
+        ]
+    assert len(told["f"]) > 500
+    assert told["p"][30:] == told["f"][30:]
+    assert min(seen[operation, leg] for operation in range(3) for leg in (int, str)) > 20
+
+
+@pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
+def test_transactions_are_numbered_with_each_kind_of_gtid(database: MySQLDatabase, follow: Open) -> None:
+    own = str(uuid.uuid4())
+    kinds = {"AUTOMATIC": None, f"{own}:41": 41, "AUTOMATIC:tag": None, f"{own}:a_tag:43": 43, "ANONYMOUS": 0}
+    log = follow()
+    before = time.time()
+    database.execute("set global gtid_mode = ON_PERMISSIVE")
+    try:
+        for key, kind in enumerate(kinds):
+            database.execute(f"set gtid_next = '{kind}'", f"insert into t values ({key}, 'x')")
+    finally:
+        database.execute("set global gtid_mode = ON")
+    after = time.time()
+    mark(database, "end")
+    runs = read_to(log, "end")
+    assert [key for _, key in brief(runs)] == list(range(len(kinds)))
+    rows = [row for run in runs for _, batch in run.changes for row in batch.to_pylist()]
+    for row, number in zip(rows, kinds.values(), strict=True):
+        assert before - 1 < row["_committed_at"].timestamp() < after
+        assert row["_txid"] == number if number is not None else row["_txid"] > 0
 
 
 def test_the_log_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open) -> None:
@@ -302,7 +467,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=MYSQL_SERVERS)
+@pytest.fixture(scope="module", params=EVERY_MYSQL_SERVER)
 def secure(request: pytest.FixtureRequest, certificates: Path) -> Iterator[MySQLDatabase]:
     files = {"ssl_cert": str(certificates / "server.pem"), "ssl_key": str(certificates / "server.key")}
     with mysql_server_of(request.param, **files) as server:
@@ -362,7 +527,7 @@ def test_of_two_readers_with_one_id_the_first_must_go(database: MySQLDatabase, f
     first.read(0.1)
     second = follow(server_id=7)
     second.read(0.1)
-    with pytest.raises(PreconditionFailed, match="same server_uuid/server_id") as failure:
+    with pytest.raises(PreconditionFailed, match=r"same server_(uuid/server_)?id") as failure:
         drain(first)
     assert "an id of its own" in str(failure.value)
     assert not failure.value.retryable
@@ -387,7 +552,7 @@ def test_log_that_was_purged_is_a_lost_position(database: MySQLDatabase, follow:
 
 def test_a_place_that_is_not_there_is_a_lost_position(database: MySQLDatabase, follow: Open) -> None:
     log = follow(latest(database) + 1_000_000)
-    with pytest.raises(PositionLost, match="impossible position|position > file size"):
+    with pytest.raises(PositionLost, match=r"impossible position|position > file size"):
         log.read(5)
     database.execute("insert into t values (1, 'a')")
     for wrong in (1, 5):  # not where an event begins

@@ -127,10 +127,11 @@ class EventReader:
             if np.any(np.fromiter(found, np.int64, len(at)) != _INTACT):
                 raise _damaged()
             end = end - CHECKSUM
-        made_up = raw.le32(at + 17) & np.uint32(_ARTIFICIAL) != 0
+        said = raw.le32(at + 13)
+        # That a file is encrypted is said again, without a place, when reading begins further on.
+        made_up = (raw.le32(at + 17) & np.uint32(_ARTIFICIAL) != 0) | ((kind == Type.start_encryption) & (said == 0))
         counted = np.where(made_up, 0, size)
         after = self._place + np.cumsum(counted)
-        said = raw.le32(at + 13)
         if np.any((said != after & 0xFFFFFFFF) & (said != 0) & ~made_up):
             raise DecodeError("the places of events in the log do not add up: the server has left some out")
         self._place = int(after[-1])

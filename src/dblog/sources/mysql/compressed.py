@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
-from dblog.sources.mysql.events import ARRAYS, HEADER, KNOWN, ROWS_COMPRESSED, Events, Type, unknown
+from dblog.sources.mysql.events import ARRAYS, HEADER, KNOWN, ROWS_COMPRESSED, Events, Type, packed, unknown
 
 PART_BYTES = 8 << 20
 """A transaction that is larger than this is decompressed in parts."""
@@ -95,14 +95,14 @@ def _payload_head(body: bytes) -> tuple[int, int, int]:
     """How a compressed transaction is compressed, its size without compression, and where its content begins."""
     at, kind, size = 0, 0, 0
     while True:
-        field, at = _packed(body, at)
+        field, at = packed(body, at)
         if field == 0:
             return kind, size, at
-        length, at = _packed(body, at)
+        length, at = packed(body, at)
         if field == 2:
-            kind, _ = _packed(body, at)
+            kind, _ = packed(body, at)
         elif field == 3:
-            size, _ = _packed(body, at)
+            size, _ = packed(body, at)
         at += length
 
 
@@ -124,15 +124,6 @@ def _payload(body: bytes) -> Iterator[bytes]:
         raise DecodeError(f"a compressed transaction in the log cannot be read: {error}") from error
     if found != size:
         raise DecodeError(f"a compressed transaction in the log has {found} bytes instead of {size}")
-
-
-def _packed(body: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and where it ends."""
-    first = body[at]
-    if first < 251:
-        return first, at + 1
-    width = {252: 2, 253: 3, 254: 8}[first]
-    return int.from_bytes(body[at + 1 : at + 1 + width], "little"), at + 1 + width
 
 
 def _cut(held: bytes) -> list[int]:

@@ -182,7 +182,7 @@ def connect(url: str | Address, *, program: str = "dblog") -> Connection:
             host=address.host or None,
             port=address.port,
             user=address.user,
-            password=address.password,
+            password=address.password.encode(),
             database=address.database or None,
             charset="utf8mb4",
             autocommit=True,
@@ -272,11 +272,11 @@ def translating(doing: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
 
 _CHECK_TLS = "check ssl_mode, ssl_ca, ssl_cert and ssl_key in the URL, and that the server offers TLS"
 _LOST = {1053, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3169, 4031}
-_LOGIN = {1045, 1130, 1129, 1251, 1275, 1524, 1698, 1820, 1862, 2054, 2059, 2061, 3118, 3159, 3955, 4151}
-_RIGHTS = {1044, 1142, 1143, 1211, 1227, 1370, 3530}
+_LOGIN = {1045, 1130, 1129, 1251, 1275, 1524, 1698, 1820, 1862, 2054, 2059, 2061, 3118, 3955, 4151}
+RIGHTS = {1044, 1142, 1143, 1211, 1227, 1370, 3530}
 _LIMITS = {1040, 1203, 1226}
 _READ_ONLY = {1290, 1792, 1836}
-_GONE = {1051, 1054, 1072, 1109, 1146, 1412, 1932}
+GONE = {1051, 1054, 1072, 1109, 1146, 1412, 1932}
 _RESOURCES = {1021, 1037, 1038, 1041, 1114, 3019, 1030}
 _CANCELLED = {1317, 1969, 3024}
 
@@ -324,11 +324,13 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
         )
     if number in _LOST:
         return ConnectionLost, "check that the server runs and can be reached from here"
-    if number == 2026:
+    if number in (2026, 3159):
         return PreconditionFailed, _CHECK_TLS
     if number in _LOGIN:
-        return PreconditionFailed, "check user and password in the URL, and from which hosts the user may connect"
-    if number in _RIGHTS:
+        return PreconditionFailed, (
+            "check user and password in the URL, from which hosts the user may connect, and whether it must use TLS"
+        )
+    if number in RIGHTS:
         return PreconditionFailed, "grant what is missing; 'dblog check' prints the statements"
     if number == 1049:
         return PreconditionFailed, "check the database's name in the URL"
@@ -338,7 +340,7 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
         return PreconditionFailed, "this is a replica or a read-only server: connect to the primary"
     if number in (1205, 1213, 3572):
         return TableLocked, "another session holds a lock (see SHOW PROCESSLIST); this is tried again"
-    if number in _GONE:
+    if number in GONE:
         return SchemaChanged, "the table was dropped, renamed or altered: restart to take its new schema"
     if number in _RESOURCES:
         return SourceError, "the server is out of disk or memory: make room there"

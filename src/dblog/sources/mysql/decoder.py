@@ -30,7 +30,7 @@ from dblog.sources.mysql.gtid import Delivered, Names
 from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
-from dblog.sources.mysql.statements import Effect, Statement, read_statement
+from dblog.sources.mysql.statements import Statement, read_statement
 from dblog.sources.mysql.transactions import names
 
 _BEGIN = np.zeros(256, np.bool_)
@@ -78,7 +78,8 @@ class _Feed:
     open: bool
     several: bool
     """Of the last transaction."""
-    truncated: list[tuple[int, TableName]]
+    stated: list[tuple[int, TableName, bool]]
+    """The tables that a statement has emptied, and whether it has given them other rows."""
     tokens: dict[int, str] = field(default_factory=dict)
 
 
@@ -154,12 +155,12 @@ class Decoder:
             mine = int(transaction[number])
             return bool(several[mine] or begun[number] - (begun[first[mine]] if mine else 0))
 
-        truncated = []
+        stated: list[tuple[int, TableName, bool]] = []
         for number in np.flatnonzero(query & ~several_from & ~commit).tolist():
             statement = _statement(events.body(number))
-            if statement.table is not None:
-                truncated.append((number, statement.table))
-            commit[number] = statement.effect is not Effect.none and not is_several(number)
+            emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
+            stated += [(number, table, table in statement.replaced) for table in emptied]
+            commit[number] = statement.ends and not is_several(number)
         self._check(events, begin, commit)
         commits = np.flatnonzero(commit)
         last = len(kind) - 1
@@ -176,7 +177,7 @@ class Decoder:
             delivered=np.append(carried.delivered, self._delivered(origin, xid) if self._delivered else xid < 0),
             open=bool(np.count_nonzero(begin) + (self._open is not None) - len(commits)),
             several=is_several(last),
-            truncated=truncated,
+            stated=stated,
         )
         if carried.token is not None:
             feed.tokens[0] = carried.token
@@ -208,12 +209,13 @@ class Decoder:
                 counted[numbers] = 0 if target.watermark else changes.counts
                 found.append((target, numbers, changes))
         emptied = [
-            (number, schema)
-            for number, table in feed.truncated
+            (number, schema, replaced)
+            for number, table, replaced in feed.stated
             if not feed.delivered[feed.transaction[number]] and (schema := self._maps.schema(table)) is not None
         ]
-        for number, _ in emptied:
-            counts[number] = counted[number] = 1
+        for number, _, _ in emptied:
+            counts[number] += 1
+            counted[number] += 1
         before = np.append(0, np.cumsum(counts))
         base = before[feed.first]
         base[0] = -self._open.changes if self._open else 0
@@ -231,10 +233,11 @@ class Decoder:
                 feed.tokens.update(_tokens(batch, feed.transaction[numbers[event]]))
             else:
                 batches.append((target.layout.schema, batch, numbers[event]))
-        for number, schema in emptied:
+        for number, schema, _ in emptied:
             gone = truncation(schema, *map(int, told(number)), before=self._before)
             batches.append((schema, gone, np.array([number])))
-        runs = list(_cut(feed, batches, np.append(0, np.cumsum(counted))))
+        replaced = [(number, schema.table) for number, schema, replaced in emptied if replaced]
+        runs = list(_cut(feed, batches, np.append(0, np.cumsum(counted)), replaced))
         self._carry(feed, int(before[-1] - base[-1]), maps)
         return runs
 
@@ -276,9 +279,14 @@ def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str
             yield number, token if isinstance(token, str) else token.decode()
 
 
-def _cut(feed: _Feed, batches: list[tuple[TableSchema, pa.RecordBatch, Ints]], rows: Ints) -> Iterator[Run]:
+def _cut(
+    feed: _Feed,
+    batches: list[tuple[TableSchema, pa.RecordBatch, Ints]],
+    rows: Ints,
+    replaced: list[tuple[int, TableName]],
+) -> Iterator[Run]:
     """The runs. One ends with every watermark's transaction and with the last commit; an open transaction is a run of
-    its own. `rows` counts the rows in front of each event."""
+    its own. `rows` counts the rows in front of each event; `replaced` are tables and the events that did it."""
     size = np.append(0, np.cumsum(feed.events.size))
     number = feed.transaction[feed.commits]
     marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
@@ -309,5 +317,6 @@ def _cut(feed: _Feed, batches: list[tuple[TableSchema, pa.RecordBatch, Ints]], r
             low, high = np.searchsorted(event, [begin, end])
             if high > low:
                 changes.append((int(event[low]), schema, batch[int(low) : int(high)]))
-        yield replace(run, changes=tuple(change[1:] for change in sorted(changes, key=lambda change: change[0])))
+        in_order = tuple(change[1:] for change in sorted(changes, key=lambda change: change[0]))
+        yield replace(run, changes=in_order, replaced=tuple(t for number, t in replaced if begin <= number < end))
         begin = end

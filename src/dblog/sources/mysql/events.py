@@ -43,22 +43,21 @@ class Type(IntEnum):
     query_compressed = 165
 
 
-ROWS = frozenset({23, 24, 25, 30, 31, 32})
+ROWS = frozenset({23, 24, 25, 30, 31, 32, Type.partial_update})
 ROWS_COMPRESSED = frozenset(range(166, 172))
 BEGINS = frozenset({Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid})
 
 # What accompanies statements (INTVAR, RAND, USER_VAR), tells the text of a statement whose rows follow (ROWS_QUERY,
 # ANNOTATE_ROWS), lists what came before (PREVIOUS_GTIDS, GTID_LIST), or is between servers (TRANSACTION_CONTEXT,
-# VIEW_CHANGE, BINLOG_CHECKPOINT), beside what has a meaning.
+# VIEW_CHANGE, BINLOG_CHECKPOINT), beside what has a meaning. A file that is encrypted says so (START_ENCRYPTION), and
+# the server decrypts it for its readers.
 KNOWN = np.zeros(256, np.bool_)
 KNOWN[[5, 13, 14, 29, 35, 36, 37, 160, 161, 163]] = True
-KNOWN[[Type.query, Type.stop, Type.xid, Type.table_map, *ROWS, *BEGINS]] = True
+KNOWN[[Type.query, Type.stop, Type.xid, Type.table_map, Type.start_encryption, *ROWS, *BEGINS]] = True
 KNOWN[[Type.payload, Type.query_compressed, *ROWS_COMPRESSED]] = True
 
 _REFUSED = {
     Type.xa_prepare: "XA transactions are not supported",
-    Type.partial_update: "set global binlog_row_value_options = '', and start with a new dump",
-    Type.start_encryption: "set encrypt_binlog = OFF and restart the server: encrypted files cannot be followed",
     9: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
     17: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
     18: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
@@ -113,3 +112,12 @@ def unknown(kind: int) -> DecodeError | PositionLost:
     if kind == Type.incident:
         return PositionLost("the server says that its log has lost changes", hint="start with a new dump")
     return DecodeError(f"the log has an event of type {kind}, which is not supported", hint=_REFUSED.get(kind))
+
+
+def packed(body: bytes, at: int) -> tuple[int, int]:
+    """A length-encoded integer, and where it ends."""
+    first = body[at]
+    if first < 251:
+        return first, at + 1
+    width = {252: 2, 253: 3, 254: 8}[first]
+    return int.from_bytes(body[at + 1 : at + 1 + width], "little"), at + 1 + width

@@ -18,11 +18,26 @@ class Flavor:
     """A table map gives character sets for geometries too."""
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
+    hidden: str
+    """A pattern of the names of columns that the log has and the catalog does not: hashes of long unique keys."""
     gtids: type[Gtids]
+    persists: bool
+    """SET PERSIST keeps a setting over a restart."""
+    plain_vector: bool
+    """The log shows VECTOR(n) as VARBINARY(4n), and so do we."""
 
 
-MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), GtidSet)
-MARIADB = Flavor("MariaDB", "geometrycollection", True, frozenset({"uuid", "inet4", "inet6"}), GtidPosition)
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, True, False)
+MARIADB = Flavor(
+    "MariaDB",
+    "geometrycollection",
+    True,
+    frozenset({"uuid", "inet4", "inet6"}),
+    r"DB_ROW_HASH_\d+",
+    GtidPosition,
+    False,
+    True,
+)
 
 
 def flavor_of(version: str) -> Flavor:

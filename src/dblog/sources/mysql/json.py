@@ -3,24 +3,32 @@
 A document is a type and a value. Objects and arrays begin with a count and a size, then a table of keys (objects) and
 one of values: a type with either the value itself, when it is short, or its offset from where the object begins.
 MariaDB stores JSON as text and needs none of this.
+
+A document is read into plain lists and dictionaries, whose other values are already the text that is printed.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from struct import error as StructError  # noqa: N812
 from struct import unpack_from
+from typing import Any, TypeAlias
 
 from dblog.errors import DecodeError
 
+Node: TypeAlias = "str | list[Any] | dict[str, Any]"
+
+TEXT = 255
+"""The type of a document that is text already. No server writes it."""
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = range(5)
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING = range(5, 13)
 _OPAQUE = 15
 _NUMBERS = {_INT16: "<h", _UINT16: "<H", _INT32: "<i", _UINT32: "<I", _INT64: "<q", _UINT64: "<Q"}
 _LITERALS = ("null", "true", "false")
+_INLINE = {_LITERAL, _INT16, _UINT16}
+_INLINE_LARGE = _INLINE | {_INT32, _UINT32}
 _DEPTH = 100
 """MySQL's own limit."""
 
@@ -33,55 +41,71 @@ among its digits."""
 
 def text(document: bytes) -> str:
     """The document as MySQL prints it. Raises DecodeError."""
+    return document[1:].decode() if document[:1] == bytes([TEXT]) else printed(read(document))
+
+
+def read(document: bytes) -> Node:
+    """The document's values. Raises DecodeError."""
     if not document:
         return "null"  # what an INSERT IGNORE makes of a missing document
     try:
-        return "".join(_value(document[0], document, 1, _DEPTH))
+        return _value(document[0], document, 1, _DEPTH)
     except (IndexError, KeyError, ValueError, StructError) as error:
         raise DecodeError(f"a JSON document cannot be read: {error}") from error
 
 
-def _value(kind: int, data: bytes, at: int, depth: int) -> Iterator[str]:
+def printed(node: Node) -> str:
+    if isinstance(node, str):
+        return node
+    if isinstance(node, list):
+        return "[" + ", ".join(map(printed, node)) + "]"
+    return "{" + ", ".join(f"{quoted(key)}: {printed(value)}" for key, value in node.items()) + "}"
+
+
+def key_order(key: str) -> tuple[int, bytes]:
+    """By which the members of an object are sorted."""
+    name = key.encode()
+    return len(name), name
+
+
+def _value(kind: int, data: bytes, at: int, depth: int) -> Node:
     if kind <= _LARGE_ARRAY:
         if not depth:
             raise ValueError("it is nested too deep")
-        yield from _container(kind, data, at, depth - 1)
-    elif kind == _LITERAL:
-        yield _LITERALS[data[at]]
-    elif kind in _NUMBERS:
-        yield str(unpack_from(_NUMBERS[kind], data, at)[0])
-    elif kind == _DOUBLE:
-        yield _double(unpack_from("<d", data, at)[0])
-    elif kind == _STRING:
-        yield _quoted(_sized(data, at).decode())
-    elif kind == _OPAQUE:
-        yield _opaque(data[at], _sized(data, at + 1))
-    else:
-        raise ValueError(f"it has a value of type {kind}")
+        return _container(kind, data, at, depth - 1)
+    if kind == _LITERAL:
+        return _LITERALS[data[at]]
+    if kind in _NUMBERS:
+        return str(unpack_from(_NUMBERS[kind], data, at)[0])
+    if kind == _DOUBLE:
+        return _double(unpack_from("<d", data, at)[0])
+    if kind == _STRING:
+        return quoted(_sized(data, at).decode())
+    if kind == _OPAQUE:
+        return _opaque(data[at], _sized(data, at + 1))
+    raise ValueError(f"it has a value of type {kind}")
 
 
-def _container(kind: int, data: bytes, origin: int, depth: int) -> Iterator[str]:
+def _container(kind: int, data: bytes, origin: int, depth: int) -> Node:
     large = kind in (_LARGE_OBJECT, _LARGE_ARRAY)
-    keyed = kind in (_SMALL_OBJECT, _LARGE_OBJECT)
     number, width = ("<I", 4) if large else ("<H", 2)
-    inline = {_LITERAL, _INT16, _UINT16} | ({_INT32, _UINT32} if large else set())
+    inline = _INLINE_LARGE if large else _INLINE
     count = unpack_from(number, data, origin)[0]
+    keyed = kind in (_SMALL_OBJECT, _LARGE_OBJECT)
     keys = origin + 2 * width
     values = keys + count * (width + 2) * keyed
-    yield "{" if keyed else "["
-    for n in range(count):
-        if n:
-            yield ", "
-        if keyed:
-            entry = keys + n * (width + 2)
-            start = origin + unpack_from(number, data, entry)[0]
-            name = data[start : start + unpack_from("<H", data, entry + width)[0]]
-            yield _quoted(name.decode()) + ": "
-        entry = values + n * (1 + width)
-        found = data[entry]
-        at = entry + 1 if found in inline else origin + unpack_from(number, data, entry + 1)[0]
-        yield from _value(found, data, at, depth)
-    yield "}" if keyed else "]"
+    found = []
+    for entry in range(values, values + count * (1 + width), 1 + width):
+        of = data[entry]
+        at = entry + 1 if of in inline else origin + unpack_from(number, data, entry + 1)[0]
+        found.append(_value(of, data, at, depth))
+    if not keyed:
+        return found
+    names = []
+    for entry in range(keys, values, width + 2):
+        start = origin + unpack_from(number, data, entry)[0]
+        names.append(data[start : start + unpack_from("<H", data, entry + width)[0]].decode())
+    return dict(zip(names, found, strict=True))
 
 
 def _sized(data: bytes, at: int) -> bytes:
@@ -99,7 +123,7 @@ def _sized(data: bytes, at: int) -> bytes:
     return data[at : at + size]
 
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _double(value: float) -> str:
@@ -127,7 +151,7 @@ def _opaque(kind: int, data: bytes) -> str:
         (packed,) = unpack_from("<q", data)
         return f'"{_moment(kind, packed)}"'
     if kind == _TEXT:  # in UTF-16 and the like, of which the server shows the bytes as if they were UTF-8
-        return _quoted(data.decode())
+        return quoted(data.decode())
     digits = base64.b64encode(data).decode()
     lines = "\\n".join(digits[at : at + _BASE64_LINE] for at in range(0, len(digits), _BASE64_LINE))
     return f'"base64:type{kind}:{lines}"'

@@ -6,7 +6,7 @@ how its rows look. A table that is opened again has a new number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from dblog.sources import columns
 from dblog.sources.columns import Cells, Ints
 from dblog.sources.mysql.events import ROWS, ROWS_COMPRESSED, Events, Type
 from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.rows import Layout
+from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.tablemap import TableMap
 
 IS_ROWS = np.zeros(256, np.bool_)
@@ -34,12 +34,20 @@ class Tables(Protocol):
 
     def captured(self, table: TableName) -> bool: ...
 
+    def of_schema(self, schema: str) -> Collection[TableName]:
+        """Those that are captured."""
+        ...
+
     def schema(self, mapped: TableMap) -> TableSchema:
         """Of a captured table or the watermarks, as the log describes it; may leave out columns."""
         ...
 
+    def completed(self, mapped: TableMap) -> TableMap:
+        """A map of a log that does not name columns, with what the catalog says."""
+        ...
+
     def latest(self, table: TableName) -> TableSchema | None:
-        """Of a captured table that the log has not yet described; None when there is no such table."""
+        """Of a captured table that the log has not yet described; None when there never was such a table."""
         ...
 
 
@@ -62,6 +70,9 @@ class TableMaps:
         self._targets: dict[bytes, Target] = {}
         self._same: dict[tuple[TableName, Layout | None], Target] = {}
         self._schemas: dict[TableName, TableSchema] = {}
+
+    def tables_of(self, schema: str | None) -> Collection[TableName]:
+        return () if schema is None else self._tables.of_schema(schema)
 
     def schema(self, table: TableName) -> TableSchema | None:
         """The latest schema of a table; None when it is not captured, or gone."""
@@ -116,6 +127,8 @@ class TableMaps:
         if not watermark and not self._tables.captured(table):
             return Target(table, None)
         mapped = TableMap.parse(body, self._flavor)
+        if not mapped.named:
+            mapped = self._tables.completed(mapped)
         schema = self._tables.schema(mapped)
         if not watermark:
             self._schemas[table] = schema

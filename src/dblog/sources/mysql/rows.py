@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Bytes, Cells, Ints, Mask, Raw, Rows
-from dblog.sources.mysql.kinds import log_width
-from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.mysql.layout import Layout
+from dblog.sources.mysql.partial import completed
 from dblog.sources.mysql.types import decode
 
 _BLOCK = 16384
@@ -41,64 +41,6 @@ _OP[[25, 32, 168, 171]] = Op.delete
 """By type of event: those of MariaDB, of MySQL, and MariaDB's compressed ones once they are decompressed."""
 _EXTRA = np.isin(np.arange(256), [30, 31, 32, 169, 170, 171])
 """Those with a field of extra data in front."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a table's images lie in the log: all columns, and which of them make the schema's."""
-
-    schema: TableSchema
-    widths: tuple[int, ...]
-    nullable: tuple[bool, ...]
-    kept: tuple[int, ...]
-
-    @classmethod
-    def of(cls, mapped: TableMap, schema: TableSchema) -> Layout:
-        """`schema` is that of the table map; it may leave out columns."""
-        names = [column.name for column in mapped.columns]
-        kept = tuple(names.index(name) for name in schema.names if name in names)
-        if len(kept) != len(schema.names):
-            raise DecodeError(f"the schema of table {schema.table} is not that of the log's table map {mapped!r}")
-        return cls(
-            schema, tuple(log_width(c.type) for c in mapped.columns), tuple(c.nullable for c in mapped.columns), kept
-        )
-
-    @cached_property
-    def bitmap(self) -> int:
-        """Bytes of a bitmap of all columns."""
-        return (len(self.widths) + 7) // 8
-
-    @cached_property
-    def strides(self) -> tuple[_Stride, ...]:
-        """The way through an image, from one length to the next."""
-        strides = []
-        fixed, nulls = 0, np.zeros((self.bitmap, 256), np.int64)
-        for column, (width, nullable) in enumerate(zip(self.widths, self.nullable, strict=True)):
-            place, bit = column >> 3, 1 << (column & 7)
-            if width >= 0:
-                fixed += width
-                if nullable:
-                    nulls[place] += np.where(np.arange(256) & bit, width, 0)
-            else:
-                strides.append(_Stride(fixed, _used(nulls), -width, (place, bit) if nullable else None))
-                fixed, nulls = 0, np.zeros((self.bitmap, 256), np.int64)
-        return (*strides, _Stride(fixed, _used(nulls), 0, None))
-
-
-@dataclass(frozen=True, eq=False)
-class _Stride:
-    """Columns of fixed width, then a length of `prefix` bytes with its value (none at the end of the image)."""
-
-    fixed: int
-    nulls: tuple[tuple[int, Ints], ...]
-    """By byte of the bitmap: how many bytes its nulls are short of `fixed`."""
-    prefix: int
-    bit: tuple[int, int] | None
-    """Byte and bit of the value in the bitmap of nulls; None when it cannot be null."""
-
-
-def _used(nulls: Ints) -> tuple[tuple[int, Ints], ...]:
-    return tuple((place, table) for place, table in enumerate(nulls) if table.any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +64,14 @@ class Changes:
 
 def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) -> Changes:
     """The changes of row events, without their headers and checksums, at `start` to `end`; `kind` is their type."""
+    raw, start, end, kind = completed(layout, raw, start, end, kind)
     op = _OP[kind]
     if np.any(op == _NONE):
         raise DecodeError(f"an event of type {kind[np.argmin(op)]} is no row event of table {layout.schema.table}")
     layout, first = _heads(layout, raw, start, end, op, _EXTRA[kind])
     found, events = _images(layout, raw, first, end)
-    order = np.argsort(found, kind="stable") if np.any(np.diff(found) < 0) else slice(None)
+    # By event: where the bytes lie says nothing, because those of decompressed events lie behind all others.
+    order = np.argsort(events, kind="stable") if np.any(np.diff(events) < 0) else slice(None)
     found, events = found[order], events[order]
     images = np.bincount(events, minlength=len(start))
     update = op == Op.update
@@ -191,6 +135,7 @@ def _only(layout: Layout, present: tuple[int, ...]) -> Layout:
         tuple(layout.widths[column] for column in present),
         tuple(layout.nullable[column] for column in present),
         tuple(present.index(column) for column in layout.kept),
+        tuple(present.index(column) for column in layout.documents if column in present),
     )
 
 

@@ -74,14 +74,19 @@ class MySQL:
         return self.address.database
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
-        names = self.names()
-        self._with(lambda connection: preflight.prepare(connection, names, writes=self.writes))
+        setup = self.setup()
+        self._with(lambda connection: preflight.prepare(connection, setup))
+
+    def setup(self) -> preflight.Setup:
+        """What is wanted of the server."""
+        return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         """The log has the changes of every table."""
 
     def tables(self) -> Mapping[TableName, TableSchema]:
-        return self._describe(self.names())
+        found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
+        return found
 
     def names(self, role: str = "control") -> tuple[TableName, ...]:
         """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
@@ -93,7 +98,8 @@ class MySQL:
         if not names:
             raise ConfigError(
                 f"no table of the server matches {self.patterns[0].text!r}",
-                hint="the option tables takes patterns like shop.* or shop.orders, separated by commas",
+                hint="the option tables takes patterns like shop.* or shop.orders, separated by commas; "
+                "a table on which the user has no right is not seen",
             )
         return names
 
@@ -131,11 +137,12 @@ class MySQL:
         return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
 
     def stream(self, position: int, place: str | None) -> MySQLLog:
-        names = frozenset(self.names("log"))  # called by the thread of the log, and a connection is one thread's
+        # called by the thread of the log, and a connection is one thread's
+        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
         _SHIFTS[os.getpid(), self.address] = found.place.shift
         decoder = Decoder(
-            _Tables(self, names),
+            _Tables(self, followed),
             self._with(self._flavor, "log"),
             found.position,
             watermark=WATERMARK,
@@ -161,7 +168,7 @@ class MySQL:
             self._with(lambda connection: self._write(connection, token))
         except (SchemaChanged, PreconditionFailed) as error:
             raise WatermarkError(
-                f"cannot write a watermark: {error.message}", hint="; ".join(preflight.WATERMARK_SQL)
+                f"cannot write a watermark: {error.message}", hint=" ".join(preflight.WATERMARK_SQL)
             ) from error
         return self.latest()
 
@@ -217,6 +224,7 @@ class MySQL:
                 raise KeyChanged(f"the primary key of table {table} is not {key} any more")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
+        self._connection("chunks")  # a server that does not let us in says nothing about the table
         with _reading(f"reading table {table}"):
             return Select(self, self._narrowed(self._with(open_, "chunks")), extent)
 
@@ -300,12 +308,15 @@ class MySQL:
 class _Tables:
     """Which tables the log is decoded for (`decoder.Tables`)."""
 
-    def __init__(self, source: MySQL, names: frozenset[TableName]) -> None:
+    def __init__(self, source: MySQL, followed: Mapping[TableName, TableSchema | None]) -> None:
         self._source = source
-        self._names = names
+        self._followed = followed
 
     def captured(self, table: TableName) -> bool:
-        return table in self._names
+        return table in self._followed
+
+    def of_schema(self, schema: str) -> list[TableName]:
+        return sorted(name for name in self._followed if name.schema == schema)
 
     def schema(self, mapped: TableMap) -> TableSchema:
         def describe(connection: Connection) -> TableSchema:
@@ -316,6 +327,13 @@ class _Tables:
         with translating(f"reading the schema of {mapped.table}"):
             return self._source._narrowed(self._source._with(describe, "log"))
 
+    def completed(self, mapped: TableMap) -> TableMap:
+        def read(connection: Connection) -> TableMap | None:
+            return catalog.read_map(connection, mapped.table, self._source._flavor(connection))
+
+        with translating(f"reading the schema of {mapped.table}"):
+            return mapped.completed(self._source._with(read, "log"))
+
     def latest(self, table: TableName) -> TableSchema | None:
         def describe(connection: Connection) -> TableSchema | None:
             flavor = self._source._flavor(connection)
@@ -323,7 +341,7 @@ class _Tables:
 
         with translating(f"reading the schema of {table}"):
             found = self._source._with(describe, "log")
-        return None if found is None else self._source._narrowed(found)
+        return self._followed.get(table) if found is None else self._source._narrowed(found)
 
 
 @dataclass(frozen=True)
@@ -361,6 +379,10 @@ def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
 
 
 _KEYED: dict[tuple[int, MySQL, TableName, str], TableSchema] = {}
+
+_FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
+"""The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
+dumped, by the next life."""
 
 _SHIFTS: dict[tuple[int, Address], int] = {}
 """How far the numbers of a server's files are shifted by the stream of this process."""

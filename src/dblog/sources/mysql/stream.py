@@ -42,7 +42,7 @@ _DENIED = 1045
 
 # The kinds of events that end nothing: what is behind the last other one may be the beginning of a transaction.
 _GOES_ON = np.zeros(256, np.bool_)
-_GOES_ON[[5, 13, 14, Type.table_map, 23, 24, 25, 29, 30, 31, 32, 160, *range(166, 172)]] = True
+_GOES_ON[[5, 13, 14, Type.table_map, 23, 24, 25, 29, 30, 31, 32, Type.partial_update, 160, *range(166, 172)]] = True
 _GOES_ON[[Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid]] = True
 
 

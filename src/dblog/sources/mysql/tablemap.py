@@ -1,17 +1,18 @@
 """TABLE_MAP events: what a table looked like when the row events that follow were written.
 
 The types and their parameters are always there. Names, character sets, labels, signs and the primary key are optional
-metadata, a list of (type, length, value), written when `binlog_row_metadata` is FULL.
+metadata, a list of (type, length, value), written when `binlog_row_metadata` is FULL. What is not there comes from the
+catalog as it is when the map is read, which must agree in all that is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from dblog.core.schema import TableName
-from dblog.errors import DecodeError, PreconditionFailed
+from dblog.errors import DecodeError
 from dblog.sources.mysql.charsets import charset
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.kinds import BINARY, SIGNED, Code, MyType
@@ -35,6 +36,10 @@ class Field(IntEnum):
     vector = 13
 
 
+_CHARSETS = frozenset({Field.default_charset, Field.column_charset})
+_LABEL_CHARSETS = frozenset({Field.label_default_charset, Field.label_charset})
+
+
 @dataclass(frozen=True)
 class MappedColumn:
     name: str
@@ -52,10 +57,51 @@ class TableMap:
     columns: tuple[MappedColumn, ...]
     key: tuple[str, ...]
     """Empty when there is none. A column of which the key takes only a prefix counts whole."""
+    told: frozenset[int] = frozenset()
+    """The kinds of optional metadata that it came with."""
+
+    @property
+    def named(self) -> bool:
+        """Names came with it, and so did all the rest. Otherwise its columns have none until it is completed."""
+        return Field.column_name in self.told
+
+    def completed(self, now: TableMap | None) -> TableMap:
+        """This map with what the catalog tells `now` (None when it knows no such table).
+
+        Raises DecodeError when they disagree in anything that both tell. A change that shows in none of it, columns of
+        equal types that have changed places or names, cannot be noticed."""
+        if now is None:
+            wrong = "there is no such table any more"
+        elif len(now.columns) != len(self.columns):
+            wrong = f"it has {len(self.columns)} columns in the log and {len(now.columns)} in the catalog"
+        else:
+            pairs = zip(self.columns, now.columns, strict=True)
+            differs = [its.name for own, its in pairs if replace(its, name="", type=self._shown(its.type)) != own]
+            if not differs:
+                return replace(now, id=self.id, told=self.told)
+            wrong = f"{', '.join(map(repr, differs))} differ in log and catalog"
+        raise DecodeError(
+            f"the log does not describe the columns of table {self.table}, and the catalog does not fit: {wrong}",
+            hint="set global binlog_row_metadata = FULL, and start with a new checkpoint and a new dump",
+        )
+
+    def _shown(self, kind: MyType) -> MyType:
+        """A type of the catalog, without what this map does not tell."""
+        labelled = kind.code in (Code.enum, Code.set)
+        charsets = _LABEL_CHARSETS if labelled else _CHARSETS
+        return replace(
+            kind,
+            unsigned=kind.unsigned and Field.signedness in self.told,
+            collation=kind.collation if self.told & charsets else BINARY,
+            labels=kind.labels if self.told & {Field.enum_labels, Field.set_labels} else (),
+            geometry=kind.geometry if Field.geometry in self.told else 0,
+            dimensions=kind.dimensions if Field.vector in self.told else 0,
+            special=None,
+        )
 
     @classmethod
     def parse(cls, body: bytes, flavor: Flavor) -> TableMap:
-        """From an event without its header and checksum. Raises PreconditionFailed without full metadata."""
+        """From an event without its header and checksum. Raises DecodeError."""
         try:
             return _parse(body, flavor)
         except (IndexError, KeyError, ValueError) as error:
@@ -106,18 +152,15 @@ def _parse(body: bytes, flavor: Flavor) -> TableMap:
     while read:
         field = read.number(1)
         extra[field] = read.string()
-    if Field.column_name not in extra:
-        raise PreconditionFailed(
-            f"the log does not describe the columns of table {table}",
-            hint="set global binlog_row_metadata = FULL; what was written before cannot be read",
-        )
     types = _described([_type(code, parameters, table) for code in codes], extra, flavor)
-    names = [name.decode() for name in _strings(extra[Field.column_name])]
+    named = Field.column_name in extra
+    names = [name.decode() for name in _strings(extra[Field.column_name])] if named else [""] * len(codes)
     visible = _bits(extra[Field.visibility], len(codes)) if Field.visibility in extra else [True] * len(codes)
     columns = tuple(map(MappedColumn, names, types, nullable, visible))
     if len(names) != len(codes):
         raise DecodeError(f"the log names {len(names)} columns of table {table}, which has {len(codes)}")
-    return TableMap(number, table, columns, tuple(names[place] for place in _key(extra)))
+    key = tuple(names[place] for place in _key(extra)) if named else ()
+    return TableMap(number, table, columns, key, frozenset(extra))
 
 
 def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
@@ -153,7 +196,13 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
 
 def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> list[MyType]:
     """The types with what the optional metadata says of them, each field of the columns it is about."""
-    numbers = [n for n, kind in enumerate(types) if kind.code in SIGNED or kind.code == Code.year]
+
+    def about(field: Field, codes: Collection[int]) -> list[int]:
+        """The columns that the field is about. Full metadata has all fields, less has some."""
+        told = field in extra or Field.column_name in extra
+        return [n for n, kind in enumerate(types) if kind.code in codes] if told else []
+
+    numbers = about(Field.signedness, {*SIGNED, Code.year})
     for n, unsigned in zip(numbers, _bits(extra.get(Field.signedness, b""), len(numbers)), strict=True):
         types[n] = replace(types[n], unsigned=unsigned and types[n].code in SIGNED)
     textual = {Code.varchar, Code.string, Code.blob, Code.vector} | ({Code.geometry} if flavor.text_geometry else set())
@@ -166,14 +215,11 @@ def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> 
         for n, collation in zip(places, _collations(extra, default, each, len(places)), strict=True):
             types[n] = replace(types[n], collation=collation)
     for code, field in ((Code.enum, Field.enum_labels), (Code.set, Field.set_labels)):
-        places = [n for n in labelled if types[n].code == code]
-        for n, labels in zip(places, _labels(extra.get(field, b"")), strict=True):
+        for n, labels in zip(about(field, {code}), _labels(extra.get(field, b"")), strict=True):
             types[n] = replace(types[n], labels=tuple(map(charset(types[n].collation).decode, labels)))
-    shapes = [n for n, kind in enumerate(types) if kind.code == Code.geometry]
-    for n, shape in zip(shapes, _packed(extra.get(Field.geometry, b"")), strict=True):
+    for n, shape in zip(about(Field.geometry, {Code.geometry}), _packed(extra.get(Field.geometry, b"")), strict=True):
         types[n] = replace(types[n], geometry=shape)
-    vectors = [n for n, kind in enumerate(types) if kind.code == Code.vector]
-    for n, dimensions in zip(vectors, _packed(extra.get(Field.vector, b"")), strict=True):
+    for n, dimensions in zip(about(Field.vector, {Code.vector}), _packed(extra.get(Field.vector, b"")), strict=True):
         types[n] = replace(types[n], dimensions=dimensions)
     return types
 

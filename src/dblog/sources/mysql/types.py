@@ -22,6 +22,7 @@ tinyint in the log. The zero date is described in `temporal`; a year 0000 is 0; 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -132,7 +133,7 @@ def table_schema(
     """The schema of a table as the log describes it. Raises PreconditionFailed when it has no primary key.
 
     `catalog` has the columns' types as the catalog has them now, by name: of a column that the log shows as BINARY(16)
-    only the catalog knows that it is a UUID.
+    only the catalog knows that it is a UUID. Columns that nobody but the server sees are left out.
     """
     if not mapped.key:
         raise PreconditionFailed(
@@ -141,8 +142,10 @@ def table_schema(
     described = []
     for column in mapped.columns:
         told = (catalog or {}).get(column.name)
-        hidden = told is not None and replace(told, special=None) == column.type
-        kind = told if told is not None and hidden else column.type
+        if told is None and re.fullmatch(flavor.hidden, column.name):
+            continue
+        same = told is not None and replace(told, special=None) == column.type
+        kind = told if told is not None and same else column.type
         described.append(my_column(column.name, kind, flavor, options or TypeOptions()))
     return TableSchema(mapped.table, tuple(described), mapped.key)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dblog.core.schema import TableName
 from dblog.sources.postgres.connect import identifier, literal
+from dblog.sources.problems import Problem
 
 WATERMARK = TableName("dblog", "watermark")
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
@@ -34,22 +35,6 @@ class Setup:
         """What the publication holds: the tables, once each, and the watermark table as the last."""
         watermark = (WATERMARK,) if self.writes else ()
         return (*dict.fromkeys(table for table in self.tables if table != WATERMARK), *watermark)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that is not as it must be, and the SQL or setting that cures it."""
-
-    what: str
-    fix: str
-    fatal: bool = True
-    creatable: bool = False
-    """`prepare` runs the fix itself; never fatal."""
-    lost: bool = False
-    """The log no longer reaches back to the pipeline's position."""
-
-    def __str__(self) -> str:
-        return f"- {self.what}\n  fix: " + self.fix.replace("\n", "\n       ")
 
 
 WATERMARK_SQL = (

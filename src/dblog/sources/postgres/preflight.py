@@ -18,10 +18,11 @@ import time
 import psycopg2.errors
 from psycopg2.extras import NamedTupleCursor
 
-from dblog.errors import PositionLost, PreconditionFailed
+from dblog.errors import PreconditionFailed
 from dblog.sources.postgres import look
 from dblog.sources.postgres.connect import Connection, translating
-from dblog.sources.postgres.look import WATERMARK, Problem, Setup
+from dblog.sources.postgres.look import WATERMARK, Setup
+from dblog.sources.problems import Problem, refuse
 
 __all__ = ["WATERMARK", "Problem", "Setup", "admin_sql", "check", "prepare"]
 
@@ -50,10 +51,7 @@ def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_S
         cur.execute("SET LOCAL lock_timeout = '10s'")
         cur.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
         problems = check(connection, setup)
-        if fatal := [p for p in problems if p.fatal]:
-            kind = PositionLost if any(p.lost for p in fatal) else PreconditionFailed
-            many = "1 problem" if len(fatal) == 1 else f"{len(fatal)} problems"
-            raise kind(f"the server is not ready for capture, {many}:\n" + "\n".join(map(str, fatal)))
+        refuse(problems)
         creatable = [p.fix for p in problems if p.creatable]
         for fix in creatable:
             if fix != look.slot_sql(setup.slot):

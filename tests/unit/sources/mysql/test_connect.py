@@ -252,7 +252,7 @@ def test_every_session_speaks_one_dialect_whatever_the_server_says(mysql_databas
         mode = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
         assert shown == (("+00:00", mode, "utf8mb4", 1, mysql_database.name),)
         assert ask(connection, "select 1 union select 2") == ((1,), (2,))
-        assert server(connection).flavor.name == "MariaDB"
+        assert server(connection).flavor is mysql_database.flavor
         connection.close()
     finally:
         zone, mode, limit = before
@@ -272,25 +272,51 @@ def test_every_session_speaks_one_dialect_whatever_the_server_says(mysql_databas
         ({"password": "hunter2"}, PreconditionFailed, "Access denied"),
     ],
 )
-def test_a_refused_login_says_why(mariadb: Any, change: dict[str, str], kind: type[DBLogError], message: str) -> None:
+def test_a_refused_login_says_why(
+    mysql_server: Any, change: dict[str, str], kind: type[DBLogError], message: str
+) -> None:
     with pytest.raises(kind, match=message) as failure:
-        connect(mariadb.url(**change))
+        connect(mysql_server.url(**change))
     assert not failure.value.retryable
     assert "hunter2" not in str(failure.value)
 
 
 @pytest.mark.server
-def test_a_server_that_does_not_answer_is_a_lost_connection(mariadb: Any) -> None:
+def test_a_server_that_does_not_answer_is_a_lost_connection(mysql_server: Any) -> None:
     with pytest.raises(ConnectionLost) as failure:
-        connect(mariadb.url().replace(f":{mariadb.port}/", ":1/"))
+        connect(mysql_server.url().replace(f":{mysql_server.port}/", ":1/"))
     assert failure.value.retryable
 
 
 @pytest.mark.server
-def test_a_server_without_tls_is_refused_where_it_is_demanded(mariadb: Any) -> None:
-    connect(mariadb.url()).close()
+@pytest.mark.parametrize("mysql_server", ["mariadb"], indirect=True)
+def test_a_server_without_tls_is_refused_where_it_is_demanded(mysql_server: Any) -> None:
+    connect(mysql_server.url()).close()
     with pytest.raises(PreconditionFailed, match="SSL is required"):
-        connect(mariadb.url() + "?ssl_mode=REQUIRED")
+        connect(mysql_server.url() + "?ssl_mode=REQUIRED")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("mysql_server", "mode"),
+    [("mariadb", "DISABLED"), ("mysql", "DISABLED"), ("mysql", "PREFERRED"), ("mysql", "REQUIRED")],
+    indirect=["mysql_server"],
+)
+@pytest.mark.parametrize("password", ["pässwörd漢", "", "x" * 200])
+def test_a_password_reaches_the_server_with_and_without_tls(mysql_database: Any, mode: str, password: str) -> None:
+    """At first MySQL asks for it, under a key of its own or over TLS; then for a proof only."""
+    user = f"u{mysql_database.name[-8:]}"
+    mysql_database.execute(f"create user {user}@'%' identified by '{password}'")
+    try:
+        for wrong in (False, True, False):
+            url = mysql_database.server.url("", user, password + "x" * wrong) + f"?ssl_mode={mode}"
+            if wrong:
+                with pytest.raises(PreconditionFailed, match="Access denied"):
+                    connect(url)
+            else:
+                assert ask(connect(url), "select substring_index(user(), '@', 1)") == ((user,),)
+    finally:
+        mysql_database.execute(f"drop user {user}@'%'")
 
 
 @pytest.mark.server

@@ -21,8 +21,9 @@ from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
 from dblog.sources.mysql.flavor import MARIADB
 from dblog.sources.mysql.kinds import Code, TypeOptions
+from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.results import decode_rows
-from dblog.sources.mysql.rows import Layout, find_changes, table_batch
+from dblog.sources.mysql.rows import find_changes, table_batch
 from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema

@@ -18,7 +18,8 @@ from dblog.sources.columns import Raw
 from dblog.sources.mysql import rows
 from dblog.sources.mysql.flavor import MYSQL
 from dblog.sources.mysql.kinds import Code
-from dblog.sources.mysql.rows import Changes, Layout, find_changes, table_batch, truncation
+from dblog.sources.mysql.layout import Layout
+from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import (
@@ -215,7 +216,7 @@ def test_an_event_that_ends_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch
         (WRITE, row_event(WRITE, 11, [encode(ROW)], present=bits([True] * 10 + [False])), "lacks column 'last'"),
         (WRITE, row_event(WRITE, 11, [encode(ROW)], present=bits([False] + [True] * 10)), "lacks column 'id'"),
         (UPDATE, event(UPDATE, [ROW]), "has no new row"),
-        (39, event(UPDATE, [ROW, ROW]), "type 39"),
+        (39, event(UPDATE, [ROW, ROW]), "a partial update of table shop.t"),
         (20, event(WRITE, [ROW]), "type 20"),
         (WRITE, event(WRITE, [])[:-1], "ends within its head"),
     ],
@@ -253,6 +254,23 @@ def test_many_changes_are_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(rows, "_BLOCK", 9)
     assert batch(layout(), [WRITE, WRITE], bodies).equals(whole)
     assert content(whole) == [(Op.create, row) for row in images]
+
+
+@pytest.mark.parametrize("few", [1, 1000])
+def test_changes_are_in_the_order_of_the_events_wherever_their_bytes_lie(
+    monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(rows, "_FEW", few)
+    images = [(n, *ROW[1:]) for n in range(12)]
+    bodies = [event(WRITE, images[at : at + 3]) for at in range(0, 12, 3)]
+    raw, start, size = Raw.join(bodies[::-1])
+    begin, end = start[::-1], (start + size)[::-1]
+    changes = find_changes(layout(), raw, begin, end, np.full(4, WRITE, np.uint8))
+    numbers = np.arange(4, dtype=np.int64)
+    made, events = table_batch(changes, numbers, numbers * 3, numbers, numbers)
+    assert content(made) == [(Op.create, row) for row in images]
+    assert events.tolist() == [n // 3 for n in range(12)]
+    assert made["_seq"].to_pylist() == [2 * n for n in range(12)]
 
 
 def test_no_events_are_an_empty_batch() -> None:

@@ -133,9 +133,47 @@ def test_invisible_columns_are_known() -> None:
     assert [c.visible for c in mapped.columns] == [True, False]
 
 
-def test_without_full_metadata_it_says_how_to_get_it() -> None:
-    with pytest.raises(PreconditionFailed, match="binlog_row_metadata = FULL"):
-        TableMap.parse(table_map([number("id", Code.int)], full=False), MYSQL)
+FIELDS = [
+    number("id", Code.int, unsigned=True, nullable=False),
+    varchar("v", 40),
+    label("e", Code.enum, 1, [b"a", b"b"]),
+    Field("y", Code.year, unsigned=True),
+]
+
+
+def test_a_map_without_names_takes_what_it_lacks_from_the_catalog() -> None:
+    now = TableMap.parse(table_map(FIELDS), MYSQL)
+    bare = TableMap.parse(table_map(FIELDS, full=False), MYSQL)
+    assert now.named
+    assert not bare.named
+    assert {c.name for c in bare.columns} == {""}
+    whole = bare.completed(now)
+    assert (whole.columns, whole.key) == (now.columns, now.key)
+    assert whole.columns[2].type.labels == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        (FIELDS[:3], "it has 4 columns in the log and 3 in the catalog"),
+        ([number("id", Code.int, nullable=False), *FIELDS[1:]], "'id' differ"),
+        ([number("id", Code.int, unsigned=True), *FIELDS[1:]], "'id' differ"),
+        ([FIELDS[0], varchar("v", 41), *FIELDS[2:]], "'v' differ"),
+        ([FIELDS[0], varchar("v", 40, LATIN1), *FIELDS[2:]], "'v' differ"),
+        ([*FIELDS[:2], label("e", Code.enum, 2, [b"a", b"b"]), FIELDS[3]], "'e' differ"),
+        ([FIELDS[1], FIELDS[0], *FIELDS[2:]], "'v', 'id' differ"),
+    ],
+)
+def test_a_catalog_that_disagrees_with_the_log_is_refused(fields: list[Field], wrong: str) -> None:
+    bare = TableMap.parse(table_map(FIELDS, full=False), MYSQL)
+    with pytest.raises(DecodeError, match=wrong) as caught:
+        bare.completed(TableMap.parse(table_map(fields), MYSQL))
+    assert "binlog_row_metadata = FULL" in (caught.value.hint or "")
+
+
+def test_a_map_of_a_table_that_is_gone_is_refused() -> None:
+    with pytest.raises(DecodeError, match=r"table shop\.t.* no such table any more"):
+        TableMap.parse(table_map(FIELDS, full=False), MYSQL).completed(None)
 
 
 def test_a_table_without_key_is_refused() -> None:
@@ -155,6 +193,8 @@ def test_every_shorter_table_map_is_refused() -> None:
     TableMap.parse(whole, MYSQL)
     complete = {len(whole) - len(b"\x08" + sized(b"\0"))}  # without a key
     complete.add(min(complete) - len(b"\x0b" + sized(packed(45))))  # without the character sets of labels
+    bare = len(table_map([number("id", Code.int), varchar("v"), label("e", Code.enum, 1, [b"a", b"b"])], full=False))
+    complete |= {bare, bare - 3, bare - 6}  # without names; without character sets; without signs
     for size in range(len(whole)):
         if size not in complete:
             with pytest.raises((DecodeError, PreconditionFailed)):
