@@ -141,6 +141,18 @@ def test_a_server_that_crashes_and_comes_back_is_followed_on(table: AnyDatabase,
     check(stream, table)
 
 
+def test_a_new_life_does_not_mind_that_the_server_was_restarted(table: AnyDatabase, query: MakeQuery) -> None:
+    """The sessions that the process still has from the last life are of no use."""
+    table.durable()
+    stream = query()
+    stream.catch_up()
+    stream.stop()
+    table.server.kill()
+    table.server.start()
+    table.execute("update t set n = 1 where id = 5")
+    check(stream, table)
+
+
 @on_every
 def test_a_server_that_shuts_down_does_not_wait_for_us(table: AnyDatabase, query: MakeQuery) -> None:
     stream = query()

@@ -97,9 +97,11 @@ def create_table(database: AnyDatabase, kind: str, name: str = "t") -> int:
     else:
         before, (type_name, keys) = "", MYSQL_KEYS[kind]
     prefix = "(5)" if kind in ("prefix", "blob") else ""
-    create(database, f"{before} create table {name} (k {type_name}, id int unique, n int, primary key (k{prefix}))")
-    for number, key in enumerate(keys):
-        database.execute(f"insert into {name} values ({key}, {number}, 0)")
+    create(
+        database,
+        f"{before} create table {name} (k {type_name}, id int unique, n int, primary key (k{prefix}))",
+        f"insert into {name} values " + ", ".join(f"({key}, {number}, 0)" for number, key in enumerate(keys)),
+    )
     return len(keys)
 
 
@@ -109,8 +111,7 @@ def create(database: AnyDatabase, *statements: str) -> None:
         "select 1 from pg_collation where collname = 'de-x-icu'"
     ):
         pytest.skip("this server was built without ICU")
-    for statement in statements:
-        database.execute(statement)
+    database.execute(*statements)
 
 
 @on_icu
@@ -173,8 +174,7 @@ def rewriting(database: OnMySQL, counts: dict[str, int]) -> Iterator[None]:
     """Rows of tables are updated, deleted and inserted again until the block ends."""
     stop = threading.Event()
     copies = database.sibling()
-    for name in counts:
-        database.execute(f"create table {copies}.{name} as select * from {name}")
+    database.execute(*(f"create table {copies}.{name} as select * from {name}" for name in counts))
 
     def write(seed: int) -> None:
         dice = random.Random(seed)
