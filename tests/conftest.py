@@ -26,6 +26,7 @@ from dblog.demo.server import PostgresServer, find_install
 from dblog.sources.mysql import connect as mysql
 from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor
 from dblog.sources.postgres.source import _CONNECTIONS
+from tests.given import GIVEN, GivenServer
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ MYSQL_INSTALLS = {
 }
 EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if install]
 # One of each family is enough but for what a server writes and how it says it.
-MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"]
+MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
 
 def pytest_report_header() -> list[str]:
@@ -232,6 +233,8 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
 def mysql_servers() -> Iterator[dict[str, MySQLServer]]:
     """Every server of the session by its name, not yet started."""
     made = {name: mysql_server_of(name) for name in EVERY_MYSQL_SERVER}
+    if GIVEN:
+        made["given"] = GivenServer(GIVEN)  # type: ignore[assignment]
     yield made
     for server in made.values():
         server.stop()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 
 from dblog.errors import PositionLost
+from dblog.sources.mysql.preflight import admin_sql
+from dblog.sources.mysql.source import MySQL
+from dblog.spark.options import read_options
 from tests.engine.conftest import MakeQuery, check, on_mysql, wait_for
 from tests.engine.query import Query
 from tests.families import OnMySQL
@@ -95,3 +100,22 @@ def lost(stream: Query) -> None:
     with pytest.raises(PositionLost) as caught:
         stream.until(lambda: False, seconds=10)
     assert "start with a new checkpoint" in str(caught.value)
+
+
+def test_a_user_that_may_only_read_dumps_and_follows_without_writing(table: OnMySQL, query: MakeQuery) -> None:
+    name = f"reader_{secrets.token_hex(4)}"
+    source = read_options({"url": table.url, "table": "t", "watermark": "none"}).source
+    assert isinstance(source, MySQL)
+    script = admin_sql(source.setup(), f"{name}@%")
+    assert "watermark" not in script
+    table.execute(f"create user {name}@'%' identified by 'let me in'", *script.splitlines())
+    try:
+        stream = query(url=table.server.url(table.name, name, "let me in"), watermark="none", parallelism=1)
+        stream.open_window()
+        table.execute("update t set n = 1 where id in (3, 44)", "delete from t where id = 7")
+        check(stream, table)
+        stream.restart()
+        table.execute("update t set n = 2 where id = 3")
+        check(stream, table)
+    finally:
+        table.execute(f"drop user {name}@'%'")

@@ -98,7 +98,8 @@ class MySQL:
         if not names:
             raise ConfigError(
                 f"no table of the server matches {self.patterns[0].text!r}",
-                hint="the option tables takes patterns like shop.* or shop.orders, separated by commas",
+                hint="the option tables takes patterns like shop.* or shop.orders, separated by commas; "
+                "a table on which the user has no right is not seen",
             )
         return names
 
