@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from dblog.sources.base import Commits, Ints, Origin
 from dblog.sources.mysql import catalog, chunks, preflight, resume
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
-from dblog.sources.mysql.events import position
+from dblog.sources.mysql.events import file_and_place, position
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
@@ -114,11 +114,15 @@ class MySQL(Relational[Connection]):
             before=self.before,
             shift=found.place.shift,
             delivered=found.delivered,
+            files=_FILES.setdefault((os.getpid(), self.address), {}),
+            created=found.place.created,
         )
         return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
 
-    def place(self, place: str | None, commits: Commits) -> str:
-        return str(Place.parse(place).after(commits.origins, commits.numbers))
+    def place(self, place: str | None, commits: Commits, position: int) -> str:
+        there = Place.parse(place).after(commits.origins, commits.numbers)
+        created = _FILES.get((os.getpid(), self.address), {}).get(file_and_place(position)[0], 0)
+        return str(replace(there, created=created))
 
     def comparable(self, place: str | None, other: str | None) -> bool:
         return Place.parse(place).shift == Place.parse(other).shift
@@ -272,6 +276,9 @@ class Select:
 _FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
 """The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
 dumped, by the next life."""
+
+_FILES: dict[tuple[int, Address], dict[int, int]] = {}
+"""When the files of the log were begun that this process has read."""
 
 _SHIFTS: dict[tuple[int, Address], int] = {}
 """How far the numbers of a server's files are shifted by the stream of this process."""

@@ -145,7 +145,7 @@ class Postgres(Relational[Connection]):
         decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
         return PostgresLog(self.address, self.slot, self.publication, position, decoder)
 
-    def place(self, place: str | None, commits: Commits) -> None:
+    def place(self, place: str | None, commits: Commits, position: int) -> None:
         """A slot is one server's."""
 
     def comparable(self, place: str | None, other: str | None) -> bool:
