@@ -24,7 +24,7 @@ from bench.database import Database, Stretch
 
 CHUNK_ROWS = 20_000
 SIGNALS = "debezium_signal"
-PATIENCE = 180.0
+PATIENCE = 300.0
 
 
 @dataclass(frozen=True)

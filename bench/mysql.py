@@ -50,6 +50,7 @@ class MySQL(Database):
 
     reader_share = 0.4
     debezium_share = 8.0
+    catchup_changes = 1_200_000
     schema = "bench"
     columns = """
         id bigint primary key, n int, name varchar(64), amount decimal(18,4), at timestamp(6) null, flag bool, doc json,
@@ -147,10 +148,8 @@ class MySQL(Database):
 
 
 @contextmanager
-def mysql(install: Install | None) -> Iterator[MySQL]:
+def mysql(install: Install) -> Iterator[MySQL]:
     """What `find_mariadb` or `find_mysql` has found."""
-    if install is None:
-        raise SystemExit("no MySQL or MariaDB is installed here: see scripts/mariadb.sh and scripts/mysql.sh")
     with MySQLServer(install, settings={**MEMORY, **REDO_LOG[_family(install)]}) as server:
         yield MySQL(install, server)
 
