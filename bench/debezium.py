@@ -139,7 +139,7 @@ def main() -> None:
         def handle(self, success: bool, message: Any, error: Any) -> None:
             print(message, error, file=sys.stderr, flush=True)
 
-    offset = order["properties"].pop("offset", None)
+    offset = order["properties"].pop("offset", None)  # no property of Debezium's
     if offset is not None:
         _place_offset(order["properties"], offset)
     properties = java.JProperties()

@@ -123,12 +123,13 @@ class MySQL(Database):
 
     @contextmanager
     def debezium_dumps(self, table: str, signals: str) -> Iterator[Mapping[str, str]]:
+        self._newest = self.ask("select max(id) from information_schema.processlist")
         yield {**self._debezium(), "snapshot.mode": "no_data"}
 
     def debezium_reads(self) -> bool:
-        self._session.ping()
-        found = self.ask("select count(*) from information_schema.processlist where command like 'Binlog Dump%%'")
-        return bool(found)
+        """Whether a session newer than all of ours reads the log."""
+        sessions = "select count(*) from information_schema.processlist where id > %s and command like 'Binlog Dump%%'"
+        return bool(self.ask(sessions, self._newest))
 
     def _debezium(self) -> Mapping[str, str]:
         at = parse(self.url)
