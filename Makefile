@@ -40,6 +40,7 @@ check: lint types unit ## Lint, types and unit tests, in less than a minute
 test: lint types ## Lint, types and all tests, on every server there is
 	scripts/postgres.sh
 	scripts/mariadb.sh
+	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/pytest -n 2
 

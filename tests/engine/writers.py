@@ -96,31 +96,34 @@ def _pgbench(database: Database, clients: int, rows: int, rate: int) -> Iterator
 @contextmanager
 def _mysql_writers(database: MySQLDatabase, clients: int, rows: int, rate: int) -> Iterator[None]:
     context = multiprocessing.get_context("spawn")
-    begun = context.Event()
-    running = context.Process(target=_write_all, args=(database.url, clients, rows, rate, begun), daemon=True)
+    begun, ended = context.Event(), context.Event()
+    running = context.Process(target=_write_all, args=(database.url, clients, rows, rate, begun, ended), daemon=True)
     running.start()
     try:
         assert begun.wait(30)
         yield
         assert running.is_alive(), "the writers stopped"
     finally:
+        ended.set()  # and not killed: the server would go on with what they last said
+        running.join(30)
         running.kill()
-        running.join()
 
 
-def _write_all(url: str, clients: int, rows: int, rate: int, begun: Any) -> None:
+def _write_all(url: str, clients: int, rows: int, rate: int, begun: Any, ended: Any) -> None:
     pause = clients / rate
     threads = [
-        threading.Thread(target=_write, args=(url, random.Random(number), rows, pause, begun), daemon=True)
+        threading.Thread(target=_write, args=(url, random.Random(number), rows, pause, begun, ended), daemon=True)
         for number in range(clients)
     ]
     for thread in threads:
         thread.start()
     while all(thread.is_alive() for thread in threads):
         time.sleep(0.1)
+    for thread in threads:
+        thread.join()
 
 
-def _write(url: str, dice: random.Random, rows: int, pause: float, begun: Any) -> None:
+def _write(url: str, dice: random.Random, rows: int, pause: float, begun: Any, ended: Any) -> None:
     at = parse(url)
     place = {"host": at.host, "port": at.port, "database": at.database}
     session = pymysql.connect(**place, user=at.user, password=at.password, autocommit=True)
@@ -128,7 +131,7 @@ def _write(url: str, dice: random.Random, rows: int, pause: float, begun: Any) -
     cursor.execute("set session transaction isolation level read committed")
     scripts, weights = list(MYSQL_SCRIPTS), list(MYSQL_SCRIPTS.values())
     due = time.monotonic()
-    while True:
+    while not ended.is_set():
         (script,) = dice.choices(scripts, weights)
         statement = script.format(a=dice.randint(1, rows), b=dice.randint(1, rows))
         while True:

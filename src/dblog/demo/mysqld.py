@@ -78,21 +78,21 @@ class Install:
         return str(re.findall(r"Ver (\d+\.\d+\.\d+)", shown)[0])
 
 
-def find_mariadb() -> Install | None:
-    """The machine's; None if it is not installed."""
-    program, creator = _which("mariadbd"), _which("mariadb-install-db")
+def find_mariadb(root: Path | None = None) -> Install | None:
+    """The machine's, or the one below `root`; None if it is not there."""
+    program, creator = _which("mariadbd", root), _which("mariadb-install-db", root)
     return Install(MARIADB, program, creator) if program and creator else None
 
 
 def find_mysql(root: Path | None = None) -> Install | None:
-    """What `scripts/mysql.sh` has unpacked into `root`, by default a folder of the virtual environment; None if it is
-    not there."""
-    program = (root or Path(sys.prefix) / "mysql") / "bin/mysqld"
-    return Install(MYSQL, program, program) if program.exists() else None
+    """The one below `root`, by default where `scripts/mysql.sh` puts it; None if it is not there."""
+    program = _which("mysqld", root or Path(sys.prefix) / "mysql")
+    return Install(MYSQL, program, program) if program else None
 
 
-def _which(name: str) -> Path | None:
-    found = shutil.which(name, path=f"/usr/sbin:/usr/local/sbin:{os.environ.get('PATH', os.defpath)}")
+def _which(name: str, root: Path | None) -> Path | None:
+    machine = f"/usr/sbin:/usr/local/sbin:{os.environ.get('PATH', os.defpath)}"
+    found = shutil.which(name, path=f"{root / 'bin'}:{root / 'sbin'}" if root else machine)
     return Path(found) if found else None
 
 

@@ -133,7 +133,7 @@ def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
     for file in reversed(log.files()):
         if log.flavor.gtids.parse(log.first_gtids(file)) <= gtids:
             shift = file_and_place(at)[0] + 1
-            there = replace(place, server=log.name(), shift=shift)
+            there = replace(place, server=log.name(), shift=shift, created=0)
             return Resumption(position(_number(file) + shift, FIRST), there, gtids.delivered())
     raise PositionLost(f"the server's log no longer reaches back to {place.gtids}", hint=PURGED)
 
