@@ -17,11 +17,7 @@ from bench.ours import Ours
 from bench.postgres import Postgres, postgres
 from dblog.demo.mysqld import find_mariadb, find_mysql
 
-SOURCES: dict[str, Callable[[], AbstractContextManager[Database]]] = {
-    "postgres": postgres,
-    "mariadb": lambda: mysql(find_mariadb()),
-    "mysql": lambda: mysql(find_mysql()),
-}
+SOURCES = ("postgres", "mariadb", "mysql")
 PARTS = ("catchup", "dump", "latency", "writers", "memory")
 ANYWHERE = ("catchup", "dump")
 """Those that are measured on every source; the others on PostgreSQL."""
@@ -31,7 +27,7 @@ Measured = tuple[list[Figure], list[Target]]
 def main() -> None:
     arguments = _arguments()
     parts = _chosen("parts", arguments.only, PARTS)
-    sources = _chosen("sources", None if arguments.source == "all" else arguments.source, tuple(SOURCES))
+    sources = _chosen("sources", None if arguments.source == "all" else arguments.source, SOURCES)
     against_debezium = not arguments.no_debezium and debezium.available()
     if not against_debezium:
         print("without Debezium" + ("" if arguments.no_debezium else ": pip install 'dblog[bench]' to compare with it"))
@@ -41,7 +37,11 @@ def main() -> None:
     figures: list[Figure] = []
     targets: list[Target] = []
     for name in sources:
-        with SOURCES[name]() as source:
+        server = _server(name)
+        if server is None:
+            print(f"without {name}: it is not installed")
+            continue
+        with server as source:
             servers.append(f"{source.family} {source.version}")
             print(report.machine(servers[-1:]))
             mine = [part for part in parts if part in ANYWHERE or name == "postgres"]
@@ -49,8 +49,16 @@ def main() -> None:
             figures += more[0]
             targets += more[1]
     print("\n" + "\n".join(report.target_table(targets)))
-    if set(parts) == set(PARTS) and set(sources) == set(SOURCES) and not arguments.dry:
+    if set(parts) == set(PARTS) and len(servers) == len(SOURCES) and not arguments.dry:
         report.write(report.machine(servers), figures, targets)
+
+
+def _server(name: str) -> AbstractContextManager[Database] | None:
+    """None where it is not installed."""
+    if name == "postgres":
+        return postgres()
+    install = find_mariadb() if name == "mariadb" else find_mysql()
+    return mysql(install) if install else None
 
 
 def _chosen(what: str, given: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,7 +101,9 @@ def _part(
         return source
 
     return {
-        "catchup": lambda: catchup.measure(source, ours, size(600_000), rounds, against_debezium=against_debezium),
+        "catchup": lambda: catchup.measure(
+            source, ours, size(source.catchup_changes), rounds, against_debezium=against_debezium
+        ),
         "dump": lambda: dump.measure(source, ours, size(1_000_000), rounds, against_debezium=against_debezium),
         "latency": lambda: latency.measure(source, ours, size(2_000_000), max(3.0, 15 * scale), min(rounds, 2)),
         "writers": lambda: writers.measure(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 # In every transaction: 60 inserts, then 30 updates and 10 deletes of rows of the transaction before.
 INSERTS, UPDATES, DELETES = 60, 30, 10
@@ -27,19 +27,22 @@ class Stretch:
 class Database(ABC):
     """The server's one database. `wide` is the table to change; others are filled to be dumped."""
 
-    family: ClassVar[str]
-    receiver: ClassVar[str]
+    family: str
+    receiver: str
     """What receives the log and forgets it."""
-    reader: ClassVar[str]
+    reader: str
     """What reads a table and forgets it."""
-    receiver_share: ClassVar[float | None] = None
+    receiver_share: float | None = None
     """How fast we are to be, measured by `receiver`; None where that is only reported."""
-    reader_share: ClassVar[float]
+    reader_share: float
     """The same, measured by `reader`."""
-    debezium_share: ClassVar[float]
+    debezium_share: float
     """The same for catch-up, measured by Debezium."""
-    has_debezium: ClassVar[bool] = True
-    schema: ClassVar[str]
+    has_debezium: bool = True
+    catchup_changes: int = 600_000
+    """Enough for our side to take some seconds."""
+    schema: str
+    columns: str
     url: str
     version: str
 
@@ -48,8 +51,6 @@ class Database(ABC):
         self._last = INSERTS
         self.run(f"create table wide ({self.columns})")
         self.write_transaction("wide", INSERTS)  # for the first updates
-
-    columns: ClassVar[str]
 
     @abstractmethod
     def connect(self) -> Any:

@@ -24,7 +24,7 @@ from bench.database import Database, Stretch
 
 CHUNK_ROWS = 20_000
 SIGNALS = "debezium_signal"
-PATIENCE = 180.0
+PATIENCE = 300.0
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def main() -> None:
         def handle(self, success: bool, message: Any, error: Any) -> None:
             print(message, error, file=sys.stderr, flush=True)
 
-    offset = order["properties"].pop("offset", None)
+    offset = order["properties"].pop("offset", None)  # no property of Debezium's
     if offset is not None:
         _place_offset(order["properties"], offset)
     properties = java.JProperties()

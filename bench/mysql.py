@@ -50,6 +50,7 @@ class MySQL(Database):
 
     reader_share = 0.4
     debezium_share = 8.0
+    catchup_changes = 1_200_000
     schema = "bench"
     columns = """
         id bigint primary key, n int, name varchar(64), amount decimal(18,4), at timestamp(6) null, flag bool, doc json,
@@ -122,12 +123,13 @@ class MySQL(Database):
 
     @contextmanager
     def debezium_dumps(self, table: str, signals: str) -> Iterator[Mapping[str, str]]:
+        self._newest = self.ask("select max(id) from information_schema.processlist")
         yield {**self._debezium(), "snapshot.mode": "no_data"}
 
     def debezium_reads(self) -> bool:
-        self._session.ping()
-        found = self.ask("select count(*) from information_schema.processlist where command like 'Binlog Dump%%'")
-        return bool(found)
+        """Whether a session newer than all of ours reads the log."""
+        sessions = "select count(*) from information_schema.processlist where id > %s and command like 'Binlog Dump%%'"
+        return bool(self.ask(sessions, self._newest))
 
     def _debezium(self) -> Mapping[str, str]:
         at = parse(self.url)
@@ -147,10 +149,8 @@ class MySQL(Database):
 
 
 @contextmanager
-def mysql(install: Install | None) -> Iterator[MySQL]:
+def mysql(install: Install) -> Iterator[MySQL]:
     """What `find_mariadb` or `find_mysql` has found."""
-    if install is None:
-        raise SystemExit("no MySQL or MariaDB is installed here: see scripts/mariadb.sh and scripts/mysql.sh")
     with MySQLServer(install, settings={**MEMORY, **REDO_LOG[_family(install)]}) as server:
         yield MySQL(install, server)
 
