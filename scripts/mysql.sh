@@ -11,6 +11,7 @@ new=$venv/mysql.new
 rm -rf "$new"
 if unpack sid "$new" mysql-server-core mysql-client-core &&
     wrap "$new" bin/mysql bin/mysql &&
+    wrap "$new" bin/mysqlbinlog bin/mysqlbinlog &&
     wrap "$new" bin/mysqld sbin/mysqld '--basedir="$home/root/usr" --plugin-dir="$home/root/usr/lib/mysql/plugin"' &&
     "$new/bin/mysqld" --no-defaults --version; then
     mv "$new" "$venv/mysql"
