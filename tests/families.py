@@ -16,6 +16,7 @@ import pymysql.err
 
 from dblog.sources.mysql import source as mysql
 from dblog.sources.postgres.source import Postgres
+from dblog.sources.relational import SESSIONS
 from tests.conftest import Database, MySQLDatabase
 from tests.history import Row
 
@@ -133,8 +134,8 @@ class OnMySQL(MySQLDatabase):
         return self._siblings[-1]
 
     def drop(self) -> None:
-        for at in [at for at in mysql._CONNECTIONS if at[1].database == self.name]:
-            mysql._CONNECTIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
+        for at in [at for at in SESSIONS if at[1].database == self.name]:
+            SESSIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
         super().drop()
         for name in self._siblings:
             MySQLDatabase(self.server, "mysql").execute(f"drop database {name}")

@@ -143,7 +143,7 @@ class Capture:
         return begin
 
     def _after(self, segment: Segment, position: int) -> str | None:
-        return self._source.place(segment.place, segment.commits.between(segment.start, position))
+        return self._source.place(segment.place, segment.commits.between(segment.start, position), position)
 
     def wait_position(self, position: int) -> int:
         """Wait until the log is captured up to the position; how far it is. Raises SourceError when the source falls
@@ -287,8 +287,9 @@ class Capture:
         if stream.heard > self._heard:
             self._heard = stream.heard
         if not self._open.dirty and stream.idle_position > self._position:
+            place = self._source.place(self._place, Commits(), stream.idle_position)
             with self._changed:
-                self._position = stream.idle_position
+                self._position, self._place = stream.idle_position, place
                 self._open = _OpenSegment(self, self._position, self._place)
                 self._changed.notify_all()
 
@@ -303,7 +304,7 @@ class Capture:
         if self._open.end is None:
             return
         segment = self._open.close()
-        place = self._source.place(segment.place, segment.commits)
+        place = self._source.place(segment.place, segment.commits, segment.end)
         self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):

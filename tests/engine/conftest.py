@@ -21,17 +21,21 @@ MakeQuery = Callable[..., Query]
 POSTGRES = SERVERS
 MYSQL = MYSQL_SERVERS
 FAMILIES = [*POSTGRES[:1], *MYSQL[:1]]
-"""For what does not depend on a server's version: one of each family is enough."""
+"""For what does not depend on the server: one of each family is enough."""
+EVERY = [*POSTGRES, *MYSQL]
+USUAL = [*POSTGRES, *MYSQL[:1]]
+"""MySQL and MariaDB are the same to all but those who read the log."""
 
 
 def on(servers: list[str]) -> pytest.MarkDecorator:
-    """The test runs on these servers instead of on every one."""
+    """The test runs on these servers instead of the usual ones."""
     return pytest.mark.parametrize("database", servers, indirect=True)
 
 
 on_postgres = on(POSTGRES)
 on_mysql = on(MYSQL)
 on_families = on(FAMILIES)
+on_every = on(EVERY)
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +44,9 @@ def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dblog.planner.POLL_SECONDS", 0.05)
 
 
-@pytest.fixture(params=[*POSTGRES, *MYSQL])
+@pytest.fixture(params=USUAL)
 def database(request: pytest.FixtureRequest) -> Iterator[AnyDatabase]:
-    """A database on a running server; the test runs on each unless it says `on`."""
+    """A database on a running server; the test runs on each of the usual ones unless it says `on`."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     fresh: AnyDatabase
     if request.param in POSTGRES:
@@ -85,6 +89,23 @@ def table(database: AnyDatabase) -> AnyDatabase:
         "create table t (id int primary key, n int)", f"insert into t select i, 0 from {database.series(1, 60)}"
     )
     return database
+
+
+def create_large(database: AnyDatabase, rows: int) -> None:
+    """A table with a column that PostgreSQL keeps elsewhere, and out of its log when it does not change."""
+    database.execute("create table t (id int primary key, n int, big text)")
+    if isinstance(database, OnPostgres):
+        database.execute("alter table t alter big set storage external")
+    database.execute(f"insert into t select i, 0, concat({database.large}, i) from {database.series(1, rows)}")
+
+
+@pytest.fixture
+def window(database: AnyDatabase, query: MakeQuery) -> Query:
+    """Keys 1 to 20 have been selected; the rest of the 60 rows have not. The window is open."""
+    create_large(database, 60)
+    stream = query(parallelism=2)
+    stream.open_window()
+    return stream
 
 
 def check(stream: Query, database: AnyDatabase, table: str = "t") -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dblog.tasks import Emit, Log, Select
-from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.conftest import MakeQuery, on_every, rows_of
 from tests.engine.writers import create_hot, versions_of, writers
 from tests.families import AnyDatabase
 from tests.history import History
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on_every]
 ROWS = 200
 
 

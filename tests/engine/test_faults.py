@@ -10,7 +10,7 @@ import pytest
 
 from dblog.errors import DBLogError, PreconditionFailed, SourceError, WatermarkError
 from dblog.sources.base import Source
-from tests.engine.conftest import POSTGRES, MakeQuery, check, on, on_mysql, rows_of, wait_for
+from tests.engine.conftest import POSTGRES, MakeQuery, check, on, on_every, on_mysql, rows_of, wait_for
 from tests.engine.query import Query
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 from tests.proxy import Proxy
@@ -74,6 +74,7 @@ def test_a_connection_that_is_cut_when_a_stream_is_asked_to_drain_is_made_again(
     assert stream.history.ops(5) == ["read", "update"]
 
 
+@on_every
 def test_a_log_that_is_cut_again_and_again_is_delivered_whole(
     table: AnyDatabase, query: MakeQuery, proxy: Proxy
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_network_that_pauses_loses_nothing(table: AnyDatabase, query: MakeQuer
     check(stream, table)
 
 
+@on_every
 def test_a_server_that_crashes_and_comes_back_is_followed_on(table: AnyDatabase, query: MakeQuery) -> None:
     table.durable()
     stream = query(parallelism=1)
@@ -139,6 +141,19 @@ def test_a_server_that_crashes_and_comes_back_is_followed_on(table: AnyDatabase,
     check(stream, table)
 
 
+def test_a_new_life_does_not_mind_that_the_server_was_restarted(table: AnyDatabase, query: MakeQuery) -> None:
+    """The sessions that the process still has from the last life are of no use."""
+    table.durable()
+    stream = query()
+    stream.catch_up()
+    stream.stop()
+    table.server.kill()
+    table.server.start()
+    table.execute("update t set n = 1 where id = 5")
+    check(stream, table)
+
+
+@on_every
 def test_a_server_that_shuts_down_does_not_wait_for_us(table: AnyDatabase, query: MakeQuery) -> None:
     stream = query()
     stream.catch_up()
@@ -151,6 +166,7 @@ def test_a_server_that_shuts_down_does_not_wait_for_us(table: AnyDatabase, query
     check(stream, table)
 
 
+@on_every
 def test_sessions_that_an_operator_ends_are_made_again(table: AnyDatabase, query: MakeQuery) -> None:
     stream = query(parallelism=1)
     stream.open_window()
@@ -164,6 +180,7 @@ def test_sessions_that_an_operator_ends_are_made_again(table: AnyDatabase, query
     assert stream.history.ops(5) == ["update", "update"]
 
 
+@on_every
 def test_a_large_transaction_that_is_cut_in_the_middle_comes_once_and_whole(
     database: AnyDatabase, query: MakeQuery, proxy: Proxy
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dblog.errors import PreconditionFailed
 from dblog.sources.postgres.preflight import admin_sql
+from dblog.sources.postgres.source import Postgres
 from dblog.spark.options import read_options
 from tests.engine.conftest import MakeQuery, check, on_postgres
 from tests.families import OnPostgres
@@ -49,8 +50,13 @@ class Role:
     @property
     def printed(self) -> str:
         """The script that `dblog check --admin-sql` prints, which begins with a role that can log in."""
-        given = {"url": self.database.url, "table": "public.orders", "publication": PUBLICATION}
-        script = admin_sql(read_options(given).source.setup(), self.name)
+        return self.script()
+
+    def script(self, **options: str) -> str:
+        given = {"url": self.database.url, "table": "public.orders", "publication": PUBLICATION, **options}
+        source = read_options(given).source
+        assert isinstance(source, Postgres)
+        script = admin_sql(source.setup(), self.name)
         return f"create role {self.name} login password '{self.password}'; {script}"
 
 
@@ -89,6 +95,26 @@ def test_a_role_with_the_documented_rights_alone_dumps_and_follows(
     stream.restart()
     database.execute("update orders set n = 2 where id = 3")
     check(stream, database, "public.orders")
+
+
+def test_a_role_that_may_only_read_dumps_and_follows_without_writing(
+    database: OnPostgres, role: Role, query: MakeQuery
+) -> None:
+    database.execute(role.script(watermark="none"))
+    database.execute(f"alter role {role.name} set default_transaction_read_only = on")
+    assert database.execute(RIGHTS, parameters={"role": role.name}) == [
+        ("orders", "SELECT"),
+        ("public", "USAGE"),
+        ("role", "rolcanlogin"),
+        ("role", "rolinherit"),
+        ("role", "rolreplication"),
+    ]
+    stream = query("public.orders", url=role.url, publication=PUBLICATION, watermark="none")
+    stream.open_window()
+    database.execute("set synchronous_commit = off; update orders set n = 1 where id in (3, 44)")
+    database.execute("delete from orders where id = 7")
+    check(stream, database, "public.orders")
+    assert not database.execute("select from pg_namespace where nspname = 'dblog'")
 
 
 # What is taken out of the script, what is left of it, and what the stream says then.

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.conftest import MakeQuery, check, on_postgres
+from tests.engine.conftest import MakeQuery, check, create_large, on_every
 from tests.engine.query import Query
 from tests.families import AnyDatabase, OnPostgres
 
-pytestmark = pytest.mark.server
-
-
-def create_large(database: AnyDatabase, rows: int) -> None:
-    """A table with a column that PostgreSQL keeps elsewhere, and out of its log when it does not change."""
-    database.execute("create table t (id int primary key, n int, big text)")
-    if isinstance(database, OnPostgres):
-        database.execute("alter table t alter big set storage external")
-    database.execute(f"insert into t select i, 0, concat({database.large}, i) from {database.series(1, rows)}")
-
-
-@pytest.fixture
-def window(database: AnyDatabase, query: MakeQuery) -> Query:
-    """Keys 1 to 20 have been selected; the rest of the 60 rows have not. The window is open."""
-    create_large(database, 60)
-    stream = query(parallelism=2)
-    stream.open_window()
-    return stream
+pytestmark = [pytest.mark.server, on_every]
 
 
 def test_rows_that_do_not_change_are_delivered_once(window: Query, database: AnyDatabase) -> None:
@@ -117,61 +100,6 @@ def test_a_truncate_inside_the_window_drops_every_selected_row(window: Query, da
     assert window.history.ops(5) == ["create"]
     assert window.history.count("truncate") == 1
     assert window.history.count("read") == 0
-
-
-# -- unchanged large columns ---------------------------------------------------------------------------------
-
-
-@on_postgres
-def test_a_large_value_that_the_log_leaves_out_is_taken_from_the_dropped_row(
-    window: Query, database: OnPostgres
-) -> None:
-    database.execute("update t set n = 1 where id = 5")
-    database.execute("update t set n = 2 where id = 5")
-    check(window, database)
-    first, second = window.history.of(5)
-    assert first["_unchanged"] is second["_unchanged"] is None
-    assert first["big"] == second["big"] == database.execute("select big from t where id = 5")[0][0]
-
-
-@on_postgres
-def test_a_large_value_is_not_taken_from_a_row_that_might_be_older(window: Query, database: OnPostgres) -> None:
-    """The chunk has the value from before: it must not be put into a change that came after the value changed."""
-    database.execute(f"update t set big = {database.large} where id = 5")
-    database.execute("update t set n = 2 where id = 5")
-    check(window, database)
-    assert [e["_unchanged"] for e in window.history.of(5)] == [None, ["big"]]
-
-
-@on_postgres
-@pytest.mark.parametrize("dumped", [False, True], ids=["while dumping", "when dumped"])
-def test_a_moved_row_whose_large_value_the_log_leaves_out_is_read_again(
-    window: Query, database: OnPostgres, dumped: bool
-) -> None:
-    if dumped:
-        window.catch_up()
-    database.execute("update t set id = 105 where id = 5")
-    check(window, database)
-    create, read = window.history.of(105)
-    assert (create["_op"], create["_unchanged"]) == ("create", ["big"])
-    assert (read["_op"], read["_dump"]) == ("read", "repair")
-
-
-@on_postgres
-def test_a_moved_row_that_moves_on_is_repaired_where_it_ends(window: Query, database: OnPostgres) -> None:
-    window.catch_up()
-    database.execute("update t set id = 105 where id = 5")
-    database.execute("update t set id = 205 where id = 105")
-    check(window, database)
-
-
-@on_postgres
-def test_a_large_value_that_did_not_change_is_named_and_kept(window: Query, database: OnPostgres) -> None:
-    window.catch_up()
-    database.execute("update t set n = 1 where id = 5")
-    check(window, database)
-    assert window.history.of(5)[-1]["_unchanged"] == ["big"]
-    assert window.history.of(5)[-1]["big"] is None
 
 
 def test_with_the_old_rows_in_it_the_log_leaves_nothing_out(database: AnyDatabase, query: MakeQuery) -> None:

@@ -36,6 +36,9 @@ def check(
     tables: Tables,
     slot: Annotated[str | None, typer.Option(metavar="NAME", help="The replication slot of the stream.")] = None,
     publication: Annotated[str | None, typer.Option(metavar="NAME", help="The publication of the stream.")] = None,
+    watermark: Annotated[
+        str | None, typer.Option(metavar="HOW", help="table, or none for a stream that writes nothing to the source.")
+    ] = None,
     admin_sql: Annotated[
         bool, typer.Option("--admin-sql", help="Print the whole set-up as SQL for an administrator, and do nothing.")
     ] = False,
@@ -48,7 +51,7 @@ def check(
     from dblog.sources.mysql.source import MySQL
     from dblog.spark.options import read_options
 
-    given = {"url": url, "tables": tables, "slot": slot, "publication": publication}
+    given = {"url": url, "tables": tables, "slot": slot, "publication": publication, "watermark": watermark}
     options = read_options({name: value for name, value in given.items() if value is not None})
     source = options.source
     with _mysql(source) if isinstance(source, MySQL) else _postgres(source) as there:

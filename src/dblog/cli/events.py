@@ -84,11 +84,11 @@ def _runs(options: Options, publication: str | None, stack: ExitStack) -> Iterat
     """The log from now on, for ever."""
     from dblog.sources.postgres.catalog import relation_schema
     from dblog.sources.postgres.connect import connect, translating
-    from dblog.sources.postgres.look import WATERMARK
     from dblog.sources.postgres.pgoutput import Decoder
     from dblog.sources.postgres.slots import PASSING, check_publication, passing_publication
     from dblog.sources.postgres.source import Postgres
     from dblog.sources.postgres.stream import PostgresLog
+    from dblog.sources.relational import WATERMARK
 
     source = options.source
     assert isinstance(source, Postgres)

@@ -182,8 +182,8 @@ class Source(Boundaries, Protocol):
         same. Raises PositionLost when the log no longer reaches back that far."""
         ...
 
-    def place(self, place: str | None, commits: Commits) -> str | None:
-        """The place after some transactions that follow a place."""
+    def place(self, place: str | None, commits: Commits, position: int) -> str | None:
+        """The place of a position, after some transactions that follow a place."""
         ...
 
     def comparable(self, place: str | None, other: str | None) -> bool:

@@ -55,6 +55,7 @@ OPTIONS = (
     Option("readAheadBytes", "a size like 256m", "how far capture may run ahead of Spark", "256m"),
     Option("before", "true or false", "also deliver the old row where the log has it", "false"),
     Option("decimals", "decimal or string", "string: deliver numeric columns as text", "decimal"),
+    Option("dates", "date or string", "MySQL, MariaDB: string delivers dates, impossible ones too, as text", "date"),
     Option("arrays", "array or string", "string: deliver array columns as PostgreSQL's literal", "array"),
     Option("heartbeatSeconds", "a number", "how often an idle stream acknowledges the log", "30"),
     Option("patienceSeconds", "a number", "how long a lost connection is tried again", "300"),
@@ -77,6 +78,7 @@ class Options:
     """Where the state store is: None for the default place, `off` for none."""
     server_id: int
     decimals: str
+    dates: str
     arrays: str
     writes: bool
     settings: Settings
@@ -90,7 +92,7 @@ class Options:
                 patterns=self.patterns,
                 server_id=self.server_id,
                 columns=self.columns,
-                types=MyTypeOptions(decimals=self.decimals),  # type: ignore[arg-type]
+                types=MyTypeOptions(decimals=self.decimals, dates=self.dates),  # type: ignore[arg-type]
                 before=self.settings.before,
                 writes=self.writes,
             )
@@ -130,6 +132,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         state=values.get("state"),
         server_id=read.number("serverId", 1, 2**32 - 1, _server_id(address, slot)),
         decimals=read.choice("decimals", ("decimal", "string")),
+        dates=read.choice("dates", ("date", "string")),
         arrays=read.choice("arrays", ("array", "string")),
         writes=read.choice("watermark", ("table", "none")) == "table",
         settings=Settings(

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from dblog.demo.mariadb import MariaDBServer, find_mariadb
 from dblog.sources.mysql.source import MySQL
 from dblog.spark.options import read_options
-from tests.conftest import MARIADB_SETTINGS, MySQLDatabase
+from tests.conftest import MYSQL_SERVERS, MySQLDatabase, mysql_server_of
 
-pytestmark = pytest.mark.server
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif("mariadb" not in MYSQL_SERVERS, reason="mariadb is not installed: scripts/mariadb.sh"),
+]
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[MySQLDatabase]:
-    if find_mariadb() is None:
-        pytest.skip("mariadb is not installed: scripts/mariadb.sh")
     keys = tmp_path / "keys"
     keys.write_text(f"1;{secrets.token_hex(32)}\n")
     settings = {
@@ -28,7 +28,7 @@ def database(tmp_path: Path) -> Iterator[MySQLDatabase]:
         "file_key_management_filename": str(keys),
         "encrypt_binlog": "ON",
     }
-    with MariaDBServer(settings={**MARIADB_SETTINGS, **settings}) as server:
+    with mysql_server_of("mariadb", **settings) as server:
         fresh = MySQLDatabase(server, "shop")
         fresh.create()
         yield fresh

@@ -12,12 +12,12 @@ import pytest
 
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName
-from dblog.demo.mariadb import MariaDBServer, find_mariadb
+from dblog.demo.mysqld import MySQLServer
 from dblog.errors import DecodeError
 from dblog.sources.mysql.source import MySQL
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.spark.options import read_options
-from tests.conftest import MARIADB_SETTINGS, MySQLDatabase
+from tests.conftest import MYSQL_SERVERS, MySQLDatabase, mysql_server_of
 
 pytestmark = pytest.mark.server
 
@@ -46,29 +46,45 @@ COLUMNS = {
     "t": ("time(1)", "'-12:34:56.7'"),
     "u": ("date", "'2026-01-02'"),
     "v": ("json", "'{\"a\": 1}'"),
-    "w": ("uuid", "'123e4567-e89b-12d3-a456-426655440000'"),
-    "x": ("inet6", "'::1'"),
-    "y": ("point", "point(1, 2)"),
-    "z": ("varchar(50) compressed", "repeat('z', 50)"),
+    "w": ("point", "point(1, 2)"),
 }
+OWN_COLUMNS = {
+    "mariadb": {
+        "x": ("uuid", "'123e4567-e89b-12d3-a456-426655440000'"),
+        "y": ("inet6", "'::1'"),
+        "z": ("varchar(50) compressed", "repeat('z', 50)"),
+    },
+    "mysql": {"x": ("vector(2)", "string_to_vector('[1, 2]')")},
+}
+BARE = [("mariadb", "NO_LOG"), ("mariadb", "MINIMAL"), ("mysql", "MINIMAL")]
+FULL = [("mariadb", "FULL"), ("mysql", "FULL")]
+
+
+def on(*cases: tuple[str, str]) -> pytest.MarkDecorator:
+    """Run a test on servers of these families, with this much metadata in their logs."""
+    there = [case for case in cases if case[0] in MYSQL_SERVERS]
+    return pytest.mark.parametrize("database", there, indirect=True, ids=" ".join)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[MariaDBServer]:
-    """One whose settings nobody else minds."""
-    if find_mariadb() is None:
-        pytest.skip("mariadb is not installed: scripts/mariadb.sh")
-    with MariaDBServer(settings=MARIADB_SETTINGS) as started:
-        yield started
+def servers() -> Iterator[dict[str, MySQLServer]]:
+    """Those whose settings nobody else minds, not yet started."""
+    made = {name: mysql_server_of(name) for name in MYSQL_SERVERS}
+    yield made
+    for server in made.values():
+        server.stop()
 
 
 @pytest.fixture
-def database(server: MariaDBServer) -> Iterator[MySQLDatabase]:
-    fresh = MySQLDatabase(server, "shop")
+def database(request: pytest.FixtureRequest, servers: dict[str, MySQLServer]) -> Iterator[MySQLDatabase]:
+    family, metadata = request.param
+    fresh = MySQLDatabase(servers[family].start(), "shop")
     fresh.create()
-    fresh.execute("create table t (id int unsigned, part varchar(10), v int, primary key (part, id))")
+    fresh.execute(
+        f"set global binlog_row_metadata = {metadata}",
+        "create table t (id int unsigned, part varchar(10), v int, primary key (part, id))",
+    )
     yield fresh
-    fresh.execute("set global binlog_row_metadata = FULL")
     fresh.drop()
 
 
@@ -110,14 +126,14 @@ def dumped(source: MySQL, table: TableName) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("metadata", ["NO_LOG", "MINIMAL", "FULL"])
-def test_every_type_is_read_without_metadata(database: MySQLDatabase, metadata: str) -> None:
+@on(*BARE, *FULL)
+def test_every_type_is_read_without_metadata(database: MySQLDatabase) -> None:
+    columns = COLUMNS | OWN_COLUMNS[database.server.family.name]
     database.execute(
-        f"set global binlog_row_metadata = {metadata}",
-        f"create table wide (id int primary key, {', '.join(f'{n} {kind}' for n, (kind, _) in COLUMNS.items())})",
+        f"create table wide (id int primary key, {', '.join(f'{n} {kind}' for n, (kind, _) in columns.items())})",
     )
     with following(database) as (source, log):
-        values = ", ".join(value for _, value in COLUMNS.values())
+        values = ", ".join(value for _, value in columns.values())
         database.execute(f"insert into wide values (1, {values})", "insert into wide (id, b) values (-2, 0)")
         database.execute("insert into t values (4000000000, 'x', -1)")
         *wide, narrow = changes(source, log)
@@ -127,11 +143,10 @@ def test_every_type_is_read_without_metadata(database: MySQLDatabase, metadata: 
         assert wide[0]["h"] == "é"
 
 
-@pytest.mark.parametrize("metadata", ["NO_LOG", "MINIMAL", "FULL"])
-def test_what_only_the_server_sees_is_left_out(database: MySQLDatabase, metadata: str) -> None:
+@on(*(case for case in BARE + FULL if case[0] == "mariadb"))
+def test_what_only_the_server_sees_is_left_out(database: MySQLDatabase) -> None:
     """MariaDB keeps hashes of long unique keys in columns of the table, and logs them."""
     database.execute(
-        f"set global binlog_row_metadata = {metadata}",
         "create table u (id int primary key, a blob unique, b text not null unique, DB_ROW_HASH_1 int)",
         "alter table u add c text, add unique (c, id)",
     )
@@ -141,7 +156,7 @@ def test_what_only_the_server_sees_is_left_out(database: MySQLDatabase, metadata
         assert dumped(source, TableName("shop", "u")) == [{"id": 1, "a": b"a", "b": "b", "DB_ROW_HASH_1": 7, "c": "c"}]
 
 
-@pytest.mark.parametrize("metadata", ["NO_LOG", "MINIMAL"])
+@on(*BARE)
 @pytest.mark.parametrize(
     ("alter", "wrong"),
     [
@@ -153,8 +168,7 @@ def test_what_only_the_server_sees_is_left_out(database: MySQLDatabase, metadata
         ("modify v int first", "'v', 'id', 'part' differ"),
     ],
 )
-def test_a_catalog_that_has_gone_on_is_refused(database: MySQLDatabase, metadata: str, alter: str, wrong: str) -> None:
-    database.execute(f"set global binlog_row_metadata = {metadata}")
+def test_a_catalog_that_has_gone_on_is_refused(database: MySQLDatabase, alter: str, wrong: str) -> None:
     begin = latest(database)
     database.execute("insert into t values (1, 'x', 7)", f"alter table t {alter}")
     with following(database, begin) as (source, log), pytest.raises(DecodeError, match=wrong) as caught:
@@ -163,21 +177,17 @@ def test_a_catalog_that_has_gone_on_is_refused(database: MySQLDatabase, metadata
     assert "binlog_row_metadata = FULL" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("alter", "told_by"),
-    [("modify v int unsigned", "signs"), ("modify part varchar(10) collate utf8mb4_bin", "character sets")],
-)
-def test_little_metadata_is_still_compared(database: MySQLDatabase, alter: str, told_by: str) -> None:
-    assert told_by
-    database.execute("set global binlog_row_metadata = MINIMAL")
+@on(("mariadb", "MINIMAL"), ("mysql", "MINIMAL"))
+@pytest.mark.parametrize("alter", ["modify v int unsigned", "modify part varchar(10) collate utf8mb4_bin"])
+def test_little_metadata_is_still_compared(database: MySQLDatabase, alter: str) -> None:
     begin = latest(database)
     database.execute("insert into t values (1, 'x', 7)", f"alter table t {alter}")
     with following(database, begin) as (source, log), pytest.raises(DecodeError, match="differ in log and catalog"):
         changes(source, log)
 
 
+@on(*BARE)
 def test_a_table_that_is_gone_is_refused(database: MySQLDatabase) -> None:
-    database.execute("set global binlog_row_metadata = NO_LOG")
     begin = latest(database)
     database.execute("create table u (id int primary key)", "insert into t values (1, 'x', 7)", "drop table t")
     source = read_options({"url": database.url, "tables": "shop.u, shop.t"}).source
@@ -190,8 +200,8 @@ def test_a_table_that_is_gone_is_refused(database: MySQLDatabase) -> None:
         log.close()
 
 
+@on(*BARE)
 def test_an_alter_under_the_eyes_of_the_reader_is_followed(database: MySQLDatabase) -> None:
-    database.execute("set global binlog_row_metadata = NO_LOG")
     with following(database) as (source, log):
         database.execute("insert into t values (1, 'x', 7)")
         assert changes(source, log) == [{"id": 1, "part": "x", "v": 7}]
@@ -200,6 +210,7 @@ def test_an_alter_under_the_eyes_of_the_reader_is_followed(database: MySQLDataba
         assert changes(source, log) == [{"w": 5, "id": 2, "part": "y", "v": 8}]
 
 
+@on(*FULL)
 def test_only_the_table_of_this_very_name_counts(database: MySQLDatabase) -> None:
     """Names in another case are other tables, which the catalog finds as well when it is asked for several."""
     database.execute("create table T (id int primary key)", "create table other (id int primary key)")

@@ -18,7 +18,7 @@ import pytest
 
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName
-from dblog.demo.mariadb import MariaDBServer, find_mariadb
+from dblog.demo.mysqld import MySQLServer
 from dblog.errors import PreconditionFailed
 from dblog.sources.mysql import look, preflight
 from dblog.sources.mysql.connect import connect, identifier, parse, read_version
@@ -26,10 +26,13 @@ from dblog.sources.mysql.look import Look
 from dblog.sources.mysql.preflight import Problem, Setup, admin_sql, check, prepare
 from dblog.sources.mysql.source import MySQL
 from dblog.spark.options import read_options
-from tests.conftest import MARIADB_SETTINGS
+from tests.conftest import MYSQL_SERVERS, mysql_server_of
 from tests.unit.test_cli import run as dblog
 
-pytestmark = pytest.mark.server
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif("mariadb" not in MYSQL_SERVERS, reason="mariadb is not installed: scripts/mariadb.sh"),
+]
 
 PAGE = Path(__file__).parents[3] / "docs/mysql.md"
 ORDERS = TableName("shop", "orders")
@@ -45,24 +48,22 @@ RESTORED = (
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[MariaDBServer]:
+def server() -> Iterator[MySQLServer]:
     """One whose settings nobody else minds."""
-    if find_mariadb() is None:
-        pytest.skip("mariadb is not installed: scripts/mariadb.sh")
-    with MariaDBServer(settings=MARIADB_SETTINGS) as started:
+    with mysql_server_of("mariadb") as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def strange(server: MariaDBServer) -> Iterator[MariaDBServer]:
+def strange(server: MySQLServer) -> Iterator[MySQLServer]:
     """A replica that logs only some databases, and knows no capital letters."""
     settings = {"binlog_ignore_db": "dblog", "server_id": "2", "lower_case_table_names": "1"}
-    with MariaDBServer(settings={**MARIADB_SETTINGS, **settings}) as started:
+    with mysql_server_of("mariadb", **settings) as started:
         yield started
 
 
 @pytest.fixture
-def admin(server: MariaDBServer) -> Iterator[Any]:
+def admin(server: MySQLServer) -> Iterator[Any]:
     """A session that may do everything. The tables, users and settings that a test makes are gone afterwards."""
     connection = connect(server.url())
     run(connection, "create database shop", "create table shop.orders (id int primary key, item text)")
@@ -74,7 +75,7 @@ def admin(server: MariaDBServer) -> Iterator[Any]:
 
 
 @pytest.fixture
-def user(server: MariaDBServer, admin: Any) -> Iterator[str]:
+def user(server: MySQLServer, admin: Any) -> Iterator[str]:
     """An account that may log in and nothing else."""
     run(admin, "create user `re``ader's`@`%` identified by 'let me in'")
     yield "re`ader's"
@@ -82,7 +83,7 @@ def user(server: MariaDBServer, admin: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def as_user(server: MariaDBServer, user: str) -> Iterator[Callable[[], Any]]:
+def as_user(server: MySQLServer, user: str) -> Iterator[Callable[[], Any]]:
     opened: list[Any] = []
 
     def open_one() -> Any:
@@ -147,7 +148,7 @@ def test_a_stream_that_writes_nothing_needs_no_watermark_table(admin: Any) -> No
     assert run(admin, "show databases like 'dblog'") == []
 
 
-def test_pipelines_that_start_together_do_not_trip_over_each_other(server: MariaDBServer, admin: Any) -> None:
+def test_pipelines_that_start_together_do_not_trip_over_each_other(server: MySQLServer, admin: Any) -> None:
     failures: list[Exception] = []
 
     def start(number: int) -> None:
@@ -215,6 +216,12 @@ def test_a_setting_of_the_log_is_wrong_and_the_fix_cures_it(admin: Any, name: st
     assert check(admin, SETUP) == []
 
 
+def test_prepare_leaves_alone_what_is_only_a_warning(admin: Any) -> None:
+    run(admin, "set global binlog_row_metadata = MINIMAL")
+    prepare(admin, SETUP)
+    assert run(admin, "select @@global.binlog_row_metadata") == [("MINIMAL",)]
+
+
 @pytest.mark.parametrize(
     ("settings", "what", "fatal"),
     [
@@ -239,8 +246,8 @@ def test_partial_json_in_the_log_is_fine(admin: Any) -> None:
     assert problems_of(admin, binlog_row_value_options="PARTIAL_JSON") == []
 
 
-def test_a_server_without_a_log_is_refused(server: MariaDBServer) -> None:
-    silent = MariaDBServer(settings={**MARIADB_SETTINGS, "skip_log_bin": "1"})
+def test_a_server_without_a_log_is_refused(server: MySQLServer) -> None:
+    silent = mysql_server_of("mariadb", skip_log_bin="1")
     with silent, closing(connect(silent.url())) as connection:
         run(connection, "create database shop", "create table shop.orders (id int primary key)")
         problem = the_problem(connection)
@@ -263,7 +270,7 @@ def test_the_servers_own_id_is_refused(admin: Any) -> None:
 
 
 @pytest.mark.parametrize(("port", "fatal"), [(3306, True), (0, False)], ids=["a replica", "a reader like us"])
-def test_an_id_that_is_taken_is_found(server: MariaDBServer, admin: Any, port: int, fatal: bool) -> None:
+def test_an_id_that_is_taken_is_found(server: MySQLServer, admin: Any, port: int, fatal: bool) -> None:
     with closing(connect(server.url())) as other:
         registration = struct.pack("<IB4sBBHII", SETUP.server_id, 4, b"elle", 0, 0, port, 0, 0)
         other._execute_command(0x15, registration)
@@ -312,7 +319,7 @@ def test_amazon_keeps_the_log_as_its_own_procedure_says(admin: Any, hours: str, 
     assert (what or "") in " ".join(p.what for p in found)
 
 
-def test_a_database_that_is_not_logged_is_refused(strange: MariaDBServer) -> None:
+def test_a_database_that_is_not_logged_is_refused(strange: MySQLServer) -> None:
     with closing(connect(strange.url())) as connection:
         run(connection, "create or replace database shop", "create table shop.orders (id int primary key)")
         problem = the_problem(connection)
@@ -331,7 +338,7 @@ def test_a_list_of_databases_that_are_logged_must_have_ours(admin: Any) -> None:
         assert [p for p in seen.problems() if p.fatal] == []
 
 
-def test_a_replica_must_log_what_it_replicates(server: MariaDBServer, strange: MariaDBServer, admin: Any) -> None:
+def test_a_replica_must_log_what_it_replicates(server: MySQLServer, strange: MySQLServer, admin: Any) -> None:
     at, (file, place, *_) = parse(server.url()), run(admin, "show master status")[0]
     silent = replace(SETUP, writes=False)
     with closing(connect(strange.url())) as replica:
@@ -442,6 +449,7 @@ def test_each_right_on_the_watermarks_is_needed(admin: Any, as_user: Any, user: 
 def test_who_may_create_the_watermark_table_is_seen(admin: Any, as_user: Any, user: str, target: str) -> None:
     silent = replace(SETUP, writes=False)
     run(admin, *admin_sql(silent, f"{user}@%").splitlines())
+    run(admin, f"grant create, insert, select, update on shop.* to {identifier(user)}")  # which is another database
     assert the_problem(as_user()).what.startswith("the watermark table 'dblog.watermark' does not exist, or user")
     run(admin, f"grant create, insert, select, update on {target} to {identifier(user)}")
     prepare(as_user(), SETUP)
@@ -468,7 +476,7 @@ def documented(user: str) -> list[str]:
 
 
 @pytest.mark.parametrize("script", ["printed", "documented"])
-def test_the_least_rights_are_enough_to_dump_and_follow(server: MariaDBServer, admin: Any, script: str) -> None:
+def test_the_least_rights_are_enough_to_dump_and_follow(server: MySQLServer, admin: Any, script: str) -> None:
     name = f"least_{secrets.token_hex(4)}"
     if script == "printed":
         run(admin, f"create user {name}@'%' identified by 'let me in'", *admin_sql(SETUP, f"{name}@%").splitlines())
@@ -513,9 +521,10 @@ def test_a_read_only_server_takes_no_watermarks(admin: Any, as_user: Any, user: 
     )
     assert "option watermark to none" in problem.fix
     assert check(as_user(), silent) == []
+    assert [p.creatable for p in check(admin, SETUP)] == [True]  # who may write there
     run(admin, *admin_sql(SETUP, f"{user}@%").splitlines())
     assert check(as_user(), SETUP) == [problem]
-    assert check(admin, SETUP) == []  # who may write there
+    assert check(admin, SETUP) == []
 
 
 @pytest.mark.parametrize(
@@ -647,7 +656,7 @@ def test_what_has_no_log_is_refused(admin: Any, create: str, what: str) -> None:
     assert problem.fatal
 
 
-def test_a_pattern_does_not_pass_over_what_is_refused(server: MariaDBServer, admin: Any) -> None:
+def test_a_pattern_does_not_pass_over_what_is_refused(server: MySQLServer, admin: Any) -> None:
     run(admin, "create table shop.old (id int primary key) with system versioning", "create view shop.v as select 1")
     source = read_options({"url": server.url(), "tables": "shop.*"}).source
     assert isinstance(source, MySQL)
@@ -665,7 +674,7 @@ def test_a_name_in_another_letter_case_is_another_table(admin: Any) -> None:
     assert problem.fix == "write it as the server does: shop.ORDERS, shop.orders"
 
 
-def test_a_server_that_knows_no_capital_letters_has_none_in_its_log(strange: MariaDBServer) -> None:
+def test_a_server_that_knows_no_capital_letters_has_none_in_its_log(strange: MySQLServer) -> None:
     with closing(connect(strange.url())) as connection:
         run(connection, "create or replace database shop", "create table shop.Orders (id int primary key)")
         problem = the_problem(connection, Setup((TableName("Shop", "Orders"),), 4242, writes=False))
@@ -673,8 +682,9 @@ def test_a_server_that_knows_no_capital_letters_has_none_in_its_log(strange: Mar
     assert problem.fix == "write it as the server does: shop.orders"
 
 
-def test_a_table_that_somebody_locks_is_not_waited_for(server: MariaDBServer, admin: Any) -> None:
+def test_a_table_that_somebody_locks_is_not_waited_for(server: MySQLServer, admin: Any) -> None:
     prepare(admin, SETUP)
+    run(admin, "set session lock_wait_timeout = 20")
     with closing(connect(server.url())) as other:
         run(other, "lock tables shop.orders write, dblog.watermark read")
         began = time.monotonic()
@@ -685,7 +695,7 @@ def test_a_table_that_somebody_locks_is_not_waited_for(server: MariaDBServer, ad
 # --- dblog check ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_line_shows_the_problems_and_the_way_out(server: MariaDBServer, admin: Any, user: str) -> None:
+def test_the_command_line_shows_the_problems_and_the_way_out(server: MySQLServer, admin: Any, user: str) -> None:
     url = server.url("shop", user, "let me in")
     done = dblog("check", "--url", url.replace("/shop", ""), "--tables", "shop.orders")
     assert done.returncode == 1
@@ -704,7 +714,7 @@ def test_the_command_line_shows_the_problems_and_the_way_out(server: MariaDBServ
     assert found["server_id"] > 0
 
 
-def test_the_command_line_says_what_will_be_created(server: MariaDBServer, admin: Any) -> None:
+def test_the_command_line_says_what_will_be_created(server: MySQLServer, admin: Any) -> None:
     run(admin, "set global binlog_row_metadata = NO_LOG")
     done = dblog("check", "--tables", "shop.orders", DBLOG_URL=server.url())
     assert done.returncode == 0

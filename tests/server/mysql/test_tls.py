@@ -14,15 +14,17 @@ import pytest
 
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName
-from dblog.demo.mariadb import MariaDBServer, find_mariadb
 from dblog.errors import ConfigError, PreconditionFailed
 from dblog.sources.mysql.connect import connect
 from dblog.sources.mysql.source import MySQL
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.spark.options import read_options
-from tests.conftest import MARIADB_SETTINGS, MySQLDatabase
+from tests.conftest import MYSQL_SERVERS, MySQLDatabase, mysql_server_of
 
-pytestmark = pytest.mark.server
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif("mariadb" not in MYSQL_SERVERS, reason="mariadb is not installed: scripts/mariadb.sh"),
+]
 
 T = TableName("shop", "t")
 PASSWORD = "s3cret-%-word"
@@ -47,11 +49,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encrypted(files: Path) -> Iterator[MySQLDatabase]:
-    if find_mariadb() is None:
-        pytest.skip("mariadb is not installed: scripts/mariadb.sh")
     shown = {"ssl_cert": files / "server.pem", "ssl_key": files / "server.key", "ssl_ca": files / "card.pem"}
-    settings = {**MARIADB_SETTINGS, **{name: str(path) for name, path in shown.items()}}
-    with MariaDBServer(settings=settings) as server:
+    with mysql_server_of("mariadb", **{name: str(path) for name, path in shown.items()}) as server:
         database = MySQLDatabase(server, "shop")
         database.create()
         database.execute(
@@ -189,6 +188,7 @@ def test_a_server_that_wants_tls_of_everybody_says_so(encrypted: MySQLDatabase) 
     connect(url_of(encrypted, "plain", ssl_mode="DISABLED")).close()
 
 
+@pytest.mark.parametrize("mysql_server", ["mariadb"], indirect=True)
 @pytest.mark.parametrize("mode", ["REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"])
 def test_a_server_without_tls_is_refused_when_the_url_requires_it(
     mysql_database: MySQLDatabase, files: Path, mode: str

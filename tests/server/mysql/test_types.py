@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dblog.core.event import UTC_MICROS, Op
 from dblog.core.schema import TableName, TableSchema
+from dblog.demo.mysqld import MySQLServer
 from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
 from dblog.sources.mysql import connect
@@ -29,7 +30,7 @@ from dblog.sources.mysql.results import decode_rows
 from dblog.sources.mysql.rows import find_changes, table_batch
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import my_column, table_schema
-from tests.conftest import MYSQL_SERVERS, MySQLDatabase
+from tests.conftest import EVERY_MYSQL_SERVER, MySQLDatabase, started
 
 pytestmark = pytest.mark.server
 
@@ -120,6 +121,11 @@ class Server:
 def command(connection: Any, code: int, body: bytes) -> None:
     connection._write_bytes(struct.pack("<I", len(body) + 1)[:3] + bytes([0, code]) + body)
     connection._next_seq_id = 1
+
+
+@pytest.fixture(params=EVERY_MYSQL_SERVER)
+def mysql_server(request: pytest.FixtureRequest, mysql_servers: dict[str, MySQLServer]) -> MySQLServer:
+    return started(mysql_servers, request.param)
 
 
 @pytest.fixture
@@ -239,7 +245,7 @@ OWN_TYPES: dict[str, list[tuple[str, pa.DataType, list[str]]]] = {
     "mariadb": [
         ("varchar(80) collate utf8mb4_uca1400_ai_ci", pa.string(), ["'é漢😀'"]),
         ("varchar(80) collate latin1_swedish_nopad_ci", pa.string(), ["'é '"]),
-        ("varchar(1000) character set latin1 compressed", pa.string(), ["''", "'é'", "repeat('é', 900)"]),
+        ("varchar(1000) compressed character set latin1", pa.string(), ["''", "'é'", "repeat('é', 900)"]),
         ("varbinary(200) compressed", pa.binary(), ["''", "'a'", "repeat('z', 200)"]),
         ("longblob compressed", pa.binary(), ["''", "repeat('z', 70000)"]),
         ("json", pa.string(), ["""'{"b": 1,  "a": [true, null, 1.50]}'""", "'3'"]),
@@ -258,9 +264,14 @@ OWN_TYPES: dict[str, list[tuple[str, pa.DataType, list[str]]]] = {
         ("geometry srid 0", pa.binary(), ["st_geomfromtext('MULTIPOINT(3 4, 5 6)')"]),
     ],
 }  # fmt: skip
+OWN_TYPES["mariadb11"] = [
+    *OWN_TYPES["mariadb"],
+    ("vector(3)", pa.binary(), ["vec_fromtext('[1, 2.5, -3]')"]),
+    ("timestamp(1) null", UTC_MICROS, ["'2106-02-07 06:28:15.9'"]),
+]
 CASES = [
     pytest.param(server, *case, id=f"{server}-{case[0]}")
-    for server in MYSQL_SERVERS
+    for server in EVERY_MYSQL_SERVER
     for case in [*TYPES, *OWN_TYPES[server]]
 ]
 
@@ -353,7 +364,7 @@ LABELS = r"""enum('a','it''s','b\\s','n\nl','t\tb','z\0z','q"q','r\rr','%','é',
 
 LABELLED = [
     pytest.param(server, sql, id=f"{server}-{number}")
-    for server in MYSQL_SERVERS
+    for server in EVERY_MYSQL_SERVER
     for number, sql in enumerate([LABELS, LABELS.replace("enum", "set").replace(",'a,b'", "")])
 ]
 
@@ -377,12 +388,14 @@ def test_log_and_catalog_give_equal_types(server: Server, sql: str) -> None:
     base = printed.split("(")[0]
     if base in ("tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "year"):
         printed = base + (" unsigned" if "unsigned" in printed else "")
+    if base == "vector" and server.flavor is MARIADB:
+        printed = "varbinary(12)"
     assert schema.column("c").type == printed
 
 
-def test_all_types_in_one_table(server: Server) -> None:
+def test_all_types_in_one_table(server: Server, request: pytest.FixtureRequest) -> None:
     """What the log says of some columns only, it says of the right ones."""
-    types = [*TYPES, *OWN_TYPES[server.database.server.family.name]]
+    types = [*TYPES, *OWN_TYPES[request.node.callspec.params["mysql_server"]]]
     some = ", ".join(f"c{n} {sql}" for n, (sql, _, _) in enumerate(types))
     server.query(f"create table t (id int primary key, {some}) row_format = dynamic")
     place = server.place()

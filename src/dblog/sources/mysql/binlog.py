@@ -21,6 +21,8 @@ from dblog.sources.mysql.events import HEADER, KNOWN, Events, Type, file_and_pla
 from dblog.sources.mysql.packets import Packets
 
 CHECKSUM = 4
+MOST_FILES = 1000
+"""Of so many files it is remembered when they were begun."""
 
 _CONTROL = np.zeros(256, np.bool_)
 _CONTROL[[Type.rotate, Type.format, Type.heartbeat, Type.heartbeat_v2]] = True
@@ -33,11 +35,14 @@ _INTACT = 0x2144DF1C
 
 class EventReader:
     """Events from a position on, which must be that of an event. What lies before it is not given. `shift` is added to
-    the numbers of files."""
+    the numbers of files. It notes in `files` when each was begun; the first must have been at `created`, if that is
+    known."""
 
-    def __init__(self, begin: int, shift: int = 0) -> None:
+    def __init__(self, begin: int, shift: int = 0, files: dict[int, int] | None = None, created: int = 0) -> None:
         self._begin = begin
         self._shift = shift
+        self._files = {} if files is None else files
+        self._created = created
         self._file, self._place = file_and_place(begin)
         self._checksum = 0
         self._fresh = False
@@ -113,6 +118,16 @@ class EventReader:
         if algorithm and zlib.crc32(event) != _INTACT:
             raise _damaged()
         self._checksum = CHECKSUM if algorithm else 0
+        created = int.from_bytes(event[:4], "little")
+        if self._created not in (0, created):
+            raise PositionLost(
+                f"the log has another file {self._file - self._shift} than the one that was read",
+                hint="the log was reset: start with a new checkpoint and a new dump",
+            )
+        self._created = 0
+        while len(self._files) >= MOST_FILES:
+            self._files.pop(min(self._files))
+        self._files[self._file] = created
         if not _made_up(event):
             self._place += len(event)
 

@@ -22,6 +22,8 @@ from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.results import decode_packets
 
 BATCH_BYTES = 2 << 20
+LEAST_BYTES = 1 << 20
+"""Rows are decoded in portions of at least this size, however slowly they come: each has a price of its own."""
 KEYS_PER_QUERY = 1000
 READ_SECONDS = 3600.0
 """How long a select may be silent."""
@@ -95,6 +97,8 @@ def select(connection: Connection, schema: TableSchema, extent: Extent, take: Ca
             continue
         last = len(packets) - 1
         ends = packets.data[packets.start[last]] in (0xFE, 0xFF)
+        if not ends and packets.end[last] - packets.start[0] < LEAST_BYTES:
+            continue
         rows = packets.first(last) if ends else packets
         if len(rows):
             first, end = int(rows.start[0]), int(rows.end[-1])

@@ -99,11 +99,13 @@ class Decoder:
         before: bool = False,
         shift: int = 0,
         delivered: Delivered | None = None,
+        files: dict[int, int] | None = None,
+        created: int = 0,
     ) -> None:
-        """`shift` is added to the numbers of files. Transactions that have been `delivered` are passed over."""
+        """`shift`, `files` and `created` are the reader's. Transactions that have been `delivered` are passed over."""
         self._maps = TableMaps(tables, flavor, watermark)
         self._before = before
-        self._reader = EventReader(begin, shift)
+        self._reader = EventReader(begin, shift, files, created)
         self._delivered = delivered
         self._open: _Transaction | None = None
 

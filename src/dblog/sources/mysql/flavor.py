@@ -21,11 +21,15 @@ class Flavor:
     hidden: str
     """A pattern of the names of columns that the log has and the catalog does not: hashes of long unique keys."""
     gtids: type[Gtids]
+    time_limit: str
+    """The setting that ends a select after some seconds."""
     persists: bool
     """SET PERSIST keeps a setting over a restart."""
+    plain_vector: bool
+    """The log shows VECTOR(n) as VARBINARY(4n), and so do we."""
 
 
-MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, True)
+MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, "max_execution_time = {0}000", True, False)
 MARIADB = Flavor(
     "MariaDB",
     "geometrycollection",
@@ -33,7 +37,9 @@ MARIADB = Flavor(
     frozenset({"uuid", "inet4", "inet6"}),
     r"DB_ROW_HASH_\d+",
     GtidPosition,
+    "max_statement_time = {0}",
     False,
+    True,
 )
 
 

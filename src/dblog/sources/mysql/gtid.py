@@ -181,14 +181,18 @@ class Place:
     server: str = ""
     """The server that the position is of, where it has a name."""
     shift: int = 0
+    created: int = 0
+    """When the file of the position was begun: after a reset there may be another one of its number."""
 
     @classmethod
     def parse(cls, text: str | None) -> Place:
         words = dict(word.split("=", 1) for word in (text or "").split())
-        return cls(words.get("gtid", ""), words.get("server", ""), int(words.get("shift", 0)))
+        numbers = (int(words.get(name, 0)) for name in ("shift", "created"))
+        return cls(words.get("gtid", ""), words.get("server", ""), *numbers)
 
     def __str__(self) -> str:
-        words = {"gtid": self.gtids, "server": self.server, "shift": str(self.shift) if self.shift else ""}
+        numbers = {"shift": self.shift, "created": self.created}
+        words = {"gtid": self.gtids, "server": self.server, **{name: str(n or "") for name, n in numbers.items()}}
         return " ".join(f"{name}={value}" for name, value in words.items() if value)
 
     def after(self, origins: Names, numbers: Ints) -> Place:

@@ -16,8 +16,8 @@ from dblog.core.schema import TableName
 from dblog.sources.mysql.connect import GONE, RIGHTS, Server, identifier
 from dblog.sources.mysql.grants import Grants, User
 from dblog.sources.problems import Problem
+from dblog.sources.relational import WATERMARK
 
-WATERMARK = TableName("dblog", "watermark")
 WATERMARK_SQL = (
     "CREATE DATABASE IF NOT EXISTS dblog;",
     "CREATE TABLE IF NOT EXISTS dblog.watermark (id int PRIMARY KEY, token varchar(64) NOT NULL) ENGINE = InnoDB;",
@@ -73,7 +73,7 @@ order by constraint_name
 """
 _ALIKE = """
 select table_schema, table_name from information_schema.tables
-where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s) order by 1, 2
+where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s)
 """
 
 
@@ -289,7 +289,7 @@ class Look:
 
     def _unseen(self, name: TableName) -> Problem:
         shown = repr(str(name))
-        if others := [str(TableName(*other)) for other in self._all(_ALIKE, *name)]:
+        if others := sorted(str(TableName(*other)) for other in self._all(_ALIKE, *name)):
             fix = f"write it as the server does: {', '.join(others)}"
             return Problem(f"table {shown} does not exist, but in another letter case", fix)
         if self._try(f"select 1 from {identifier(*name)} limit 0") in RIGHTS:
@@ -324,7 +324,7 @@ class Look:
         table = self.tables.get(WATERMARK)
         denied = self._try(f"update {WATERMARK} set token = token where id = 1 and false")
         rights = self.user.granted("SELECT, UPDATE", WATERMARK)
-        if denied in _READ_ONLY or (table is None and read_only):
+        if denied in _READ_ONLY:
             yield refused
         elif table is None:
             may = all(self.grants.has(right, WATERMARK) for right in ("CREATE", "INSERT", "SELECT", "UPDATE"))

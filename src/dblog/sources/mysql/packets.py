@@ -50,9 +50,9 @@ class Receiver:
     def __init__(self, source: socket.socket, number: int) -> None:
         self._socket = source
         self._number = number
-        self._data: Bytes = np.empty(ROOM, np.uint8)
+        self._make_room(ROOM)
         self._have = 0
-        """Bytes in the buffer."""
+        """Bytes in the room."""
         self._split = 0
         """Of which this many are packets that have been found."""
         self._packets: list[Packets] = []
@@ -95,15 +95,19 @@ class Receiver:
         end = int(packets.start[count]) - HEADER if count < len(packets) else self._split
         left = self._have - end
         if len(room) > ROOM >= 2 * left:
-            self._data = np.empty(ROOM, np.uint8)
+            self._make_room(ROOM)
         self._data[:left] = room[end : self._have]
         self._packets = [Packets(self._data, packets.start[count:] - end, packets.end[count:] - end)]
         self._have, self._split = left, self._split - end
 
     def _grow(self) -> None:
-        data = np.empty(2 * len(self._data), np.uint8)
-        data[: self._have] = self._data[: self._have]
-        self._data = data
+        data = self._data
+        self._make_room(2 * len(data))
+        self._data[: self._have] = data[: self._have]
+
+    def _make_room(self, size: int) -> None:
+        self._room = bytearray(size)  # of which numbers are read faster than of an array
+        self._data: Bytes = np.frombuffer(self._room, np.uint8)
 
     def _find(self) -> None:
         """Find the packets that are complete."""
@@ -118,18 +122,20 @@ class Receiver:
 
     def _short(self) -> None:
         """Those up to the next that is long. Each says where the next begins, so they are walked one by one."""
-        data, have, at = self._data.data, self._have, self._split
-        last = have - HEADER
+        room, at = self._room, self._split
+        last = self._have - HEADER
         bounds = [at]
         append = bounds.append
         while at <= last:
-            size = _HEAD(data, at)[0] & LONGEST
-            at += HEADER + size
-            if at > have or size == LONGEST:
-                break
+            at += (_HEAD(room, at)[0] & LONGEST) + HEADER
             append(at)
-        self._split = bounds[-1]
-        places = np.array(bounds, np.int64)
+        if at > self._have:
+            bounds.pop()
+        places = np.fromiter(bounds, np.int64, len(bounds))
+        long = np.flatnonzero(np.diff(places) == LONGEST + HEADER)
+        if long.size:
+            places = places[: long[0] + 1]
+        self._split = int(places[-1])
         self._check(places[:-1])
         self._packets.append(Packets(self._data, places[:-1] + HEADER, places[1:]))
 
@@ -145,7 +151,7 @@ class Receiver:
         while size == LONGEST:
             if at + HEADER > self._have:
                 return None
-            size = _HEAD(self._data.data, at)[0] & LONGEST
+            size = _HEAD(self._room, at)[0] & LONGEST
             parts.append(at)
             at += HEADER + size
         return parts if at <= self._have else None
@@ -154,7 +160,7 @@ class Receiver:
         """Move the payloads together; where they begin and end, and where the next packet begins."""
         start = end = parts[0] + HEADER
         for part in parts:
-            size = _HEAD(self._data.data, part)[0] & LONGEST
+            size = _HEAD(self._room, part)[0] & LONGEST
             begin = part + HEADER
             payload = self._data[begin : begin + size]
             self._data[end : end + size] = payload if end == begin else payload.copy()

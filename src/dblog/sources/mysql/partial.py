@@ -105,7 +105,7 @@ def _values(layout: Layout, body: bytes, at: int) -> tuple[list[bytes], int]:
 
 def _complete(old: bytes, differences: bytes) -> bytes:
     """The value of a document, from that of the old row and the differences."""
-    if not old:
+    if not old or not differences:
         raise ValueError("it changes a document that is not there")
     document = bytes([TEXT]) + printed(changed(read(old[_PREFIX:]), differences[_PREFIX:])).encode()
     return len(document).to_bytes(_PREFIX, "little") + document

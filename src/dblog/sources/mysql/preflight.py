@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dblog.sources.mysql.connect import Connection, Server, server, translating
 from dblog.sources.mysql.grants import User
-from dblog.sources.mysql.look import REPLICATION, WATERMARK, WATERMARK_SQL, Look, Setup
+from dblog.sources.mysql.look import REPLICATION, WATERMARK_SQL, Look, Setup
 from dblog.sources.problems import Problem, refuse
+from dblog.sources.relational import WATERMARK
 
-__all__ = ["WATERMARK", "WATERMARK_SQL", "Problem", "Setup", "admin_sql", "check", "prepare", "user"]
+__all__ = ["WATERMARK_SQL", "Problem", "Setup", "admin_sql", "check", "prepare", "user"]
 
 OLDEST = {"MariaDB": (10, 5, 0), "MySQL": (8, 0, 0)}
 LOCK_SECONDS = 1

@@ -34,9 +34,8 @@ class Log:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        there = server(connection)
-        self.flavor: Flavor = there.flavor
-        self._newer = there.flavor.name == "MySQL" and there.version >= (8, 2, 0)
+        self._server = server(connection)
+        self.flavor: Flavor = self._server.flavor
 
     @property
     def mariadb(self) -> bool:
@@ -44,11 +43,11 @@ class Log:
 
     def end(self) -> int:
         """The position of the end of the log, as of the last transaction that selects see or any later one."""
-        if self.mariadb:  # behind the last commit there may be more, which the server does not send before the next
+        if self.mariadb:  # for which a user needs no right
             said = dict(self._all("show status like 'binlog\\_snapshot\\_%'"))
             name, at = said.get("Binlog_snapshot_file"), said.get("Binlog_snapshot_position", 0)
         else:
-            found = self._all("show binary log status" if self._newer else "show master status")
+            found = self._all(self._server.log_status)
             name, at = found[0][:2] if found else (None, 0)
         if not name:
             raise PreconditionFailed("the server writes no binary log", hint="set log_bin and restart it")
@@ -133,7 +132,7 @@ def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
     for file in reversed(log.files()):
         if log.flavor.gtids.parse(log.first_gtids(file)) <= gtids:
             shift = file_and_place(at)[0] + 1
-            there = replace(place, server=log.name(), shift=shift)
+            there = replace(place, server=log.name(), shift=shift, created=0)
             return Resumption(position(_number(file) + shift, FIRST), there, gtids.delivered())
     raise PositionLost(f"the server's log no longer reaches back to {place.gtids}", hint=PURGED)
 

@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
-from dblog.core.names import Pattern, select_tables
-from dblog.core.offset import Extent, Key
+from dblog.core.names import Pattern
+from dblog.core.offset import Extent
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import (
-    ConfigError,
-    ConnectionLost,
-    DecodeError,
     KeyChanged,
     PreconditionFailed,
     SchemaChanged,
-    SourceError,
-    TableLocked,
-    TableUnreadable,
     WatermarkError,
 )
 from dblog.sources.base import Commits, Ints, Origin
 from dblog.sources.mysql import catalog, chunks, preflight, resume
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
-from dblog.sources.mysql.events import position
+from dblog.sources.mysql.events import file_and_place, position
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
-from dblog.sources.mysql.preflight import WATERMARK
 from dblog.sources.mysql.resume import Log
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
-
-_T = TypeVar("_T")
-
-LOCK_SECONDS = 1
-"""How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
-
-PEOPLE_SECONDS = 5
-"""How long a statement that people wrote may run."""
+from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 
 @dataclass(frozen=True)
-class MySQL:
+class MySQL(Relational[Connection]):
     """A MySQL or MariaDB server and the tables to follow. Connections are per process, made when needed.
 
     The server commits in the order of its log, so that a select that begins after a watermark was written sees all that
@@ -88,31 +74,11 @@ class MySQL:
         found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
         return found
 
-    def names(self, role: str = "control") -> tuple[TableName, ...]:
-        """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
-        preflight says so."""
-        with translating("listing the tables"):
-            found = self._with(catalog.candidates, role)
-        named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
-        names = select_tables(self.patterns, {*found, *named})
-        if not names:
-            raise ConfigError(
-                f"no table of the server matches {self.patterns[0].text!r}",
-                hint="the option tables takes patterns like shop.* or shop.orders, separated by commas",
-            )
-        return names
+    def _candidates(self, session: Connection) -> list[TableName]:
+        return catalog.candidates(session)
 
-    def _describe(self, names: Collection[TableName]) -> dict[TableName, TableSchema]:
-        with translating("reading the tables' schemas"):
-            found = self._with(lambda c: catalog.read_tables(c, names, self._flavor(c), self.types))
-        return {name: self._narrowed(schema) for name, schema in found.items()}
-
-    def _narrowed(self, schema: TableSchema) -> TableSchema:
-        """The schema with only the columns that are wanted."""
-        if self.columns is None or schema.table == WATERMARK:
-            return schema
-        wanted = {*self.columns, *schema.key}
-        return TableSchema(schema.table, tuple(c for c in schema.columns if c.name in wanted), schema.key)
+    def _read_tables(self, session: Connection, names: Collection[TableName]) -> dict[TableName, TableSchema]:
+        return catalog.read_tables(session, names, self._flavor(session), self.types)
 
     def _flavor(self, connection: Connection) -> Flavor:
         return server(connection).flavor
@@ -148,11 +114,15 @@ class MySQL:
             before=self.before,
             shift=found.place.shift,
             delivered=found.delivered,
+            files=_FILES.setdefault((os.getpid(), self.address), {}),
+            created=found.place.created,
         )
         return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
 
-    def place(self, place: str | None, commits: Commits) -> str:
-        return str(Place.parse(place).after(commits.origins, commits.numbers))
+    def place(self, place: str | None, commits: Commits, position: int) -> str:
+        there = Place.parse(place).after(commits.origins, commits.numbers)
+        created = _FILES.get((os.getpid(), self.address), {}).get(file_and_place(position)[0], 0)
+        return str(replace(there, created=created))
 
     def comparable(self, place: str | None, other: str | None) -> bool:
         return Place.parse(place).shift == Place.parse(other).shift
@@ -199,20 +169,6 @@ class MySQL:
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
-    def key(self, table: TableName) -> str:
-        with translating(f"looking at the key of {table}"):
-            return self._with(lambda connection: chunks.primary_key(connection, table))
-
-    def last_key(self, table: TableName) -> Key | None:
-        schema = self._keyed(table)
-        with _reading(f"looking for the last key of {table}"):
-            return self._with(lambda connection: chunks.last_key(connection, schema))
-
-    def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
-        schema = self._keyed(table)
-        with _reading(f"looking for chunk boundaries of {table}"):
-            return self._with(lambda connection: chunks.cuts(connection, schema, Extent(after, upto), rows, count))
-
     def select(self, table: TableName, extent: Extent, key: str | None) -> Select:
         def open_(connection: Connection) -> TableSchema:
             with connection.cursor() as cursor:
@@ -223,85 +179,41 @@ class MySQL:
                 raise KeyChanged(f"the primary key of table {table} is not {key} any more")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
-        self._connection("chunks")  # a server that does not let us in says nothing about the table
-        with _reading(f"reading table {table}"):
+        self._session("chunks")  # a server that does not let us in says nothing about the table
+        with self._reading(f"reading table {table}"):
             return Select(self, self._narrowed(self._with(open_, "chunks")), extent)
 
-    def _keyed(self, table: TableName) -> TableSchema:
-        """The table's schema, of which only the key must be true now."""
-        at = (os.getpid(), self, table, self.key(table))
-        if at not in _KEYED:
-            _KEYED.clear()  # there are never many at work
-            _KEYED[at] = self._describe((table,))[table]
-        return _KEYED[at]
-
-    # -- requests --------------------------------------------------------------------------------------------
-
-    def estimate(self, table: TableName) -> int | None:
-        with translating(f"estimating the size of {table}"):
-            return self._with(lambda connection: chunks.estimate(connection, table))
-
-    def missing(self, table: TableName, keys: Sequence[Key]) -> list[Key]:
-        schema = self._keyed(table)
-        for key in keys:
-            if len(key) != len(schema.key):
-                raise TableUnreadable(
-                    f"the key {list(key)!r} has {len(key)} values; that of {table} has {len(schema.key)}: "
-                    + ", ".join(schema.key)
-                )
-        with _reading(f"looking for keys of {table}", everything=True):
-            return self._with(lambda connection: chunks.missing(connection, schema, keys))
-
-    def check_condition(self, table: TableName, where: str) -> None:
-        with _reading(f"checking the condition for {table}", everything=True):
-            self._with(lambda connection: chunks.explain(connection, table, where), "people")
+    # -- for people ------------------------------------------------------------------------------------------
 
     def identity(self) -> Mapping[str, str]:
         return {"source": str(self.address), "server_id": str(self.server_id)}
-
-    def probe(self, query: str) -> float:
-        def ask(connection: Connection) -> Any:
-            with translating("asking the probe"), connection.cursor() as cursor:
-                cursor.execute(query)
-                return cursor.fetchone()
-
-        found = self._with(ask, "probe")
-        try:
-            (value,) = found
-            return float(value)
-        except (TypeError, ValueError):
-            raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
 
     def health(self) -> Mapping[str, Any]:
         return {"latest": self.latest("health"), "active": True}
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    def _with(self, use: Callable[[Connection], _T], role: str = "control") -> _T:
-        """Use this process's connection for a role; one that fails is closed, so that the next use opens a new one."""
-        connection = self._connection(role)
-        try:
-            return use(connection)
-        except BaseException:
-            self._forget(role)
-            raise
+    @property
+    def _chunks(self) -> Chunks[Connection]:
+        return chunks
 
-    def _connection(self, role: str) -> Connection:
-        at = (os.getpid(), self.address, role)
-        connection = _CONNECTIONS.get(at)
-        if connection is None or not connection.open:
-            connection = connect(self.address, program=f"dblog {role}")
-            with translating("preparing the session"), connection.cursor() as cursor:
-                cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
-                if role in ("people", "probe"):
-                    cursor.execute("set session transaction read only")
-            _CONNECTIONS[at] = connection
+    def _translating(self, doing: str) -> AbstractContextManager[None]:
+        return translating(doing)
+
+    def _open(self, role: str) -> Connection:
+        connection = connect(self.address, program=f"dblog {role}")
+        with translating("preparing the session"), connection.cursor() as cursor:
+            cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
+            if role in PEOPLE:
+                cursor.execute(f"set session {self._flavor(connection).time_limit.format(PEOPLE_SECONDS)}")
+                cursor.execute("set session transaction read only")
         return connection
 
-    def _forget(self, role: str) -> None:
-        connection = _CONNECTIONS.pop((os.getpid(), self.address, role), None)
-        if connection is not None:
-            connection._force_close()
+    def _alive(self, session: Connection) -> bool:
+        return bool(session.open)
+
+    def _close(self, session: Connection) -> None:
+        session._force_close()
 
 
 class _Tables:
@@ -357,34 +269,16 @@ class Select:
             connection.commit()
 
         own = self._extent.where is not None or bool(self._extent.keys)
-        with _reading(f"reading table {self.schema.table}", everything=own):
+        with self._source._reading(f"reading table {self.schema.table}", everything=own):
             self._source._with(read, "chunks")
 
-
-@contextlib.contextmanager
-def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
-    """Tell apart what concerns only the table, or with `everything` the part of it that somebody asked for."""
-    try:
-        with translating(doing):
-            yield
-    except (ConnectionLost, TableLocked, KeyChanged, TableUnreadable, DecodeError):
-        raise
-    except (SchemaChanged, PreconditionFailed) as error:
-        raise TableUnreadable(error.message, hint=error.hint) from error
-    except SourceError as error:
-        if not everything:
-            raise
-        raise TableUnreadable(error.message, hint=error.hint) from error
-
-
-_KEYED: dict[tuple[int, MySQL, TableName, str], TableSchema] = {}
 
 _FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
 """The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
 dumped, by the next life."""
 
+_FILES: dict[tuple[int, Address], dict[int, int]] = {}
+"""When the files of the log were begun that this process has read."""
+
 _SHIFTS: dict[tuple[int, Address], int] = {}
 """How far the numbers of a server's files are shifted by the stream of this process."""
-
-_CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
-"""Connections of this process. Spark's workers live on between tasks, and so do these."""

@@ -2,7 +2,7 @@
 
 The log and the catalog must give equal types for the same column. What the log does not tell is left out: the display
 width of numbers (`int(11)` is `int`, so BOOLEAN is `tinyint`, `float(7,4)` is `float` and `year(4)` is `year`) and
-ZEROFILL. JSON is `longtext` on MariaDB, for its catalog as well.
+ZEROFILL. On MariaDB JSON is `longtext`, for its catalog as well, and `vector(n)` is `varbinary(4n)`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_type(text: str, octets: int | None, collation: int | None, flavor: Flav
     if name == "json":
         return MyType(Code.json, 4)
     if name == "vector":
-        return MyType(Code.vector, 4, dimensions=first)
+        return MyType(Code.varchar, 4 * first) if flavor.plain_vector else MyType(Code.vector, 4, dimensions=first)
     if name not in Code.__members__ or name in ("string", "blob"):
         raise DecodeError(f"a column has type {text!r}, which is not known")
     code = Code[name]

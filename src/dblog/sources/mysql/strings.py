@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dblog.sources import columns
 from dblog.sources.columns import Cells, Raw
-from dblog.sources.mysql import json
+from dblog.sources.mysql import documents
 from dblog.sources.mysql.charsets import charset
 from dblog.sources.mysql.kinds import MyColumn, refuse, wrong_value
 
@@ -111,9 +111,7 @@ def set_log(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def json_log(cells: Cells, column: MyColumn) -> pa.Array:
-    return pa.array(
-        [None if value is None else json.text(value) for value in columns.binary(cells).to_pylist()], pa.string()
-    )
+    return documents.texts(cells)
 
 
 _EWKB_SRID = 0x20000000

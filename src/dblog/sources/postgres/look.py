@@ -10,8 +10,8 @@ from typing import Any
 from dblog.core.schema import TableName
 from dblog.sources.postgres.connect import identifier, literal
 from dblog.sources.problems import Problem
+from dblog.sources.relational import WATERMARK
 
-WATERMARK = TableName("dblog", "watermark")
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 _PUBLISH = "insert, update, delete, truncate"
 

@@ -21,10 +21,11 @@ from psycopg2.extras import NamedTupleCursor
 from dblog.errors import PreconditionFailed
 from dblog.sources.postgres import look
 from dblog.sources.postgres.connect import Connection, translating
-from dblog.sources.postgres.look import WATERMARK, Setup
+from dblog.sources.postgres.look import Setup
 from dblog.sources.problems import Problem, refuse
+from dblog.sources.relational import WATERMARK
 
-__all__ = ["WATERMARK", "Problem", "Setup", "admin_sql", "check", "prepare"]
+__all__ = ["Problem", "Setup", "admin_sql", "check", "prepare"]
 
 OLDEST_SERVER = 130000
 SLOT_SECONDS = 60
