@@ -30,7 +30,7 @@ WATERMARK = TableName("dblog", "watermark")
 
 LOCK_SECONDS = 1
 """How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
-REST_SECONDS = 1.0
+REST_SECONDS = 0.1
 """A session that was used so recently is believed to be there."""
 PEOPLE_SECONDS = 5
 """How long a statement that people wrote may run."""

@@ -574,11 +574,6 @@ TABLE_PROBLEMS = {
         "table 'shop.orders' is system-versioned: rows of its history would be taken for rows",
         None,
     ),
-    "float key": (
-        "alter table shop.orders modify id float",
-        "the primary key of 'shop.orders' has column 'id' of type FLOAT, which no text tells exactly",
-        None,
-    ),
     "cascade": (
         "alter table shop.orders add buyer int, add constraint bought foreign key (buyer) "
         "references shop.buyers (id) on delete cascade",

@@ -50,8 +50,8 @@ class _Table:
     name: TableName
     kind: str
     engine: str | None
-    key: list[tuple[str, str, int | None]]
-    """Each column, its type, and how much of it counts (None: all)."""
+    key: list[tuple[str, int | None]]
+    """Each column, and how much of it counts (None: all)."""
     columns: list[str]
     cascades: list[str]
     """Foreign keys by which the server changes rows of this table itself."""
@@ -60,7 +60,7 @@ class _Table:
 # Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
 _OF_ONE = "table_schema = %s and table_name = %s"
 _TABLE = f"select table_schema, table_name, table_type, engine from information_schema.tables where {_OF_ONE}"
-_COLUMNS = f"select column_name, data_type from information_schema.columns where {_OF_ONE}"
+_COLUMNS = f"select column_name from information_schema.columns where {_OF_ONE}"
 _KEY = f"""
 select column_name, sub_part from information_schema.statistics where index_name = 'PRIMARY' and {_OF_ONE}
 order by seq_in_index
@@ -140,11 +140,11 @@ class Look:
         found = self._all(_TABLE, *name)
         if not found or TableName(*found[0][:2]) != name:
             return None
-        types = dict(self._all(_COLUMNS, *name))
-        key = [(column, types[column], prefix) for column, prefix in self._all(_KEY, *name)]
+        columns = [column for column, *_ in self._all(_COLUMNS, *name)]
+        key = [(column, prefix) for column, prefix in self._all(_KEY, *name)]
         cascades = [constraint for (constraint,) in self._all(_CASCADES, *name)]
         _, _, kind, engine = found[0]
-        return _Table(name, kind, engine, key, list(types), cascades)
+        return _Table(name, kind, engine, key, columns, cascades)
 
     # -- the server ------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Look:
             kind = _KINDS.get(table.kind, "not a table")
             yield Problem(f"{shown} is {kind}: the log has no changes of it", "capture the tables behind it")
             return
-        wanted = {*(self.setup.columns or ()), *(column for column, _, _ in table.key)}
+        wanted = {*(self.setup.columns or ()), *(column for column, _ in table.key)}
         some = [identifier(column) for column in table.columns if column in wanted]
         columns = "*" if self.setup.columns is None else ", ".join(some) or "1"
         if self._try(f"select {columns} from {q} limit 0") in RIGHTS:
@@ -305,10 +305,7 @@ class Look:
             hidden = self.settings.get("show_gipk_in_create_table_and_information_schema", "ON") == "OFF"
             gipk = self._set("show_gipk_in_create_table_and_information_schema", "ON")
             yield Problem(what, f"ALTER TABLE {q} ADD PRIMARY KEY (...);" + f"\n{gipk}" * hidden)
-        for column, kind, prefix in table.key:
-            if kind == "float":
-                what = f"the primary key of {shown} has column {column!r} of type FLOAT, which no text tells exactly"
-                yield Problem(what, f"ALTER TABLE {q} MODIFY {identifier(column)} DOUBLE NOT NULL;")
+        for column, prefix in table.key:
             if prefix is not None:
                 what = f"the primary key of {shown} has only the beginning of column {column!r}: the index does not "
                 what += "help to read in its order, and every chunk sorts the rest of the table"

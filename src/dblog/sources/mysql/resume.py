@@ -17,6 +17,7 @@ from dblog.sources.mysql.events import FIRST, file_and_place, position
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.gtid import DIVERGED, Delivered, Gtids, Place
 
+RESET = "the log was reset: start with a new checkpoint, which dumps the tables again"
 PURGED = "start with a new checkpoint, which dumps the tables again; to keep more log, raise binlog_expire_logs_seconds"
 
 
@@ -54,8 +55,8 @@ class Log:
         return position(_number(name), int(at))
 
     def name(self) -> str:
-        """The server's own, which only it has; '' where there is no such, and GTIDs are enough."""
-        return "" if self.mariadb else str(self._one("select @@global.server_uuid"))
+        """The server's own, which no other server of its cluster has."""
+        return str(self._one("select @@global.server_id" if self.mariadb else "select @@global.server_uuid"))
 
     def executed(self) -> str:
         """The GTIDs of all transactions that the log has, on MySQL of all that selects see."""
@@ -95,7 +96,7 @@ def begin(log: Log, write: Callable[[], object] | None) -> Resumption:
     that has committed, because commits are in order. Without it the file is read from its beginning."""
     if log.mariadb:
         at = log.end()
-        return Resumption(at, Place(log.gtids_at(at) or ""), None)
+        return Resumption(at, Place(log.gtids_at(at) or "", log.name()), None)
     if write is not None:
         at = log.end()
         write()
@@ -111,14 +112,16 @@ def resume(log: Log, at: int, known: str | None) -> Resumption:
     if known is None:
         return Resumption(at, place, None)
     gtids = log.flavor.gtids.parse(place.gtids)
-    if log.mariadb:
-        here = at >> 40 > place.shift and log.gtids_at(at - position(place.shift, 0))
-        if isinstance(here, str) and str(log.flavor.gtids.parse(here)) == str(gtids):
-            return Resumption(at, place, None)
+    if place.server != log.name():
         return _by_gtids(log, at, place, gtids)
-    if place.server in ("", log.name()):
-        return Resumption(at, replace(place, server=log.name()), gtids.delivered() if place.gtids else None)
-    return _by_gtids(log, at, place, gtids)
+    if not log.mariadb:
+        return Resumption(at, place, gtids.delivered() if place.gtids else None)
+    here = log.gtids_at(at - position(place.shift, 0))
+    if here is not None and str(log.flavor.gtids.parse(here)) == str(gtids):
+        return Resumption(at, place, None)
+    if file_and_place(at)[0] - place.shift < _number(log.files()[0]):  # purged: perhaps nothing was in between
+        return _by_gtids(log, at, place, gtids)
+    raise PositionLost(f"the server's log has other transactions before our place than {place.gtids}", hint=RESET)
 
 
 def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
