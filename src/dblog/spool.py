@@ -197,8 +197,10 @@ class Spool:
         return f"{self._root}/{folder}/{name}"
 
     def _list(self, folder: str) -> list[str]:
-        infos = self._filesystem().get_file_info(pafs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
-        return [info.path for info in infos]
+        files, place = self._filesystem(), f"{self._root}/{folder}"
+        if isinstance(files, pafs.LocalFileSystem):  # Arrow's listing fails now and then while others remove files
+            return [f"{place}/{name}" for name in os.listdir(place)]
+        return [info.path for info in files.get_file_info(pafs.FileSelector(place, allow_not_found=True))]
 
     def _open_output(self, path: str) -> pa.NativeFile:
         return self._filesystem().open_output_stream(path)
