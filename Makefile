@@ -42,7 +42,7 @@ test: lint types ## Lint, types and all tests, on every server there is
 	scripts/mariadb.sh
 	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
-	$(WITH_JAVA) $(BIN)/pytest -n 2
+	$(WITH_JAVA) $(BIN)/pytest -n 3
 
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, and watch it
 	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres)
