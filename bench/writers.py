@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 
-from bench.database import Database
 from bench.figures import Figure, Target, ratio
 from bench.ours import Ours
+from bench.postgres import Postgres
 
 FOLLOWED = "public.pgbench_accounts, public.pgbench_branches, public.pgbench_tellers"
 CLIENTS = 4
 
 
 def measure(
-    database: Database, ours: Ours, scale: int, rows: int, seconds: int, rounds: int
+    database: Postgres, ours: Ours, scale: int, rows: int, seconds: int, rounds: int
 ) -> tuple[list[Figure], list[Target]]:
     """`scale` is pgbench's; `rows` is the size of one more table, so that the dump lasts as long as the writers."""
     program = str(database.server.bin / "pgbench")
@@ -50,7 +50,7 @@ def measure(
     return figures, targets
 
 
-def _write(database: Database, program: str, seconds: int) -> float:
+def _write(database: Postgres, program: str, seconds: int) -> float:
     command = [program, "-n", "-c", str(CLIENTS), "-j", "1", "-T", str(seconds), database.url]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = re.search(r"tps = ([\d.]+)", said)

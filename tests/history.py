@@ -4,8 +4,8 @@
     order      per key, `(_lsn, _seq)` strictly grows; a batch that is delivered again repeats itself
     versions   per key, a row's version never goes back, and every version that was seen was once committed
 
-A table that is `audited` supplies the last: a trigger gives each new state of a row a number from a sequence and notes
-it, in the same transaction, in a table that the stream does not follow.
+A table that is `audited` supplies the last: a trigger gives each new state of a row a greater number and notes it, in
+the same transaction, in a table that the stream does not follow.
 """
 
 from __future__ import annotations
@@ -35,6 +35,23 @@ end $$;
 def audited(table: str) -> str:
     """SQL that makes a table with the columns `id` and `version` an audited one, after `AUDIT`."""
     return f"create trigger stamp before insert or update on {table} for each row execute function audit.stamp();"
+
+
+# The same for a table `t` of MySQL and MariaDB: who puts a row at a key has the lock on the key's row of a gate first.
+_GATE = "select id into mine from audit_gate where id = new.id for update;"
+MYSQL_AUDIT = (
+    "create table audit_gate (id int primary key)",
+    "create table audit_seen (id varchar(20), version bigint, primary key (version, id))",
+    *(
+        f"""create trigger stamp_{event} before {event} on t for each row begin
+  declare mine int;
+  {gate}
+  set new.version = uuid_short();
+  insert into audit_seen values (new.id, new.version);
+end"""
+        for event, gate in {"insert": _GATE, "update": f"if new.id <> old.id then {_GATE} end if;"}.items()
+    ),
+)
 
 
 class History:

@@ -24,7 +24,7 @@ class Server(Protocol):
     @property
     def port(self) -> int: ...
 
-    def url(self, database: str = ..., user: str = ..., password: str | None = ...) -> str: ...
+    def url(self, *login: str) -> str: ...
 
 
 class Proxy:
@@ -55,9 +55,9 @@ class Proxy:
     ) -> None:
         self.close()
 
-    def url(self, database: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
+    def url(self, *login: str) -> str:
         """As the server's own `url`, by way of this proxy."""
-        return self.through(self._server.url(database, user, password))
+        return self.through(self._server.url(*login))
 
     def through(self, url: str) -> str:
         """The same URL, by way of this proxy."""

@@ -29,7 +29,7 @@ class Admission:
 def admit(dump: str, request: Request, captured: Collection[TableName], source: Source, pace: Pace) -> list[Admission]:
     """One admission for each table of the request. What cannot be done becomes a cursor that has failed."""
     try:
-        tables = _tables(request, captured)
+        tables = _tables(request, captured, source.default_schema)
     except ConfigError as error:
         return [_refused(dump, TableName("", request.tables or ""), error.message)]
     if not tables:
@@ -38,11 +38,11 @@ def admit(dump: str, request: Request, captured: Collection[TableName], source: 
     return [_admit(dump, request, table, captured, source, pace) for table in tables]
 
 
-def _tables(request: Request, captured: Collection[TableName]) -> tuple[TableName, ...]:
+def _tables(request: Request, captured: Collection[TableName], default_schema: str) -> tuple[TableName, ...]:
     """The captured tables that the request means, and those that it names and that are not captured."""
     if request.tables is None:
         return tuple(sorted(captured))
-    patterns = parse_patterns(request.tables, "tables")
+    patterns = parse_patterns(request.tables, "tables", default_schema=default_schema)
     named = {p.literal for p in patterns if p.literal is not None and not p.exclude}
     return select_tables(patterns, {*captured, *named})
 

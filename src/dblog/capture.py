@@ -42,7 +42,15 @@ class Capture:
     """Follows a source's log from a position on. `error` ends it; every waiting call then raises that error."""
 
     def __init__(
-        self, source: Source, spool: Spool, position: int, *, before: bool, read_ahead: int, patience: float = 300.0
+        self,
+        source: Source,
+        spool: Spool,
+        position: int,
+        place: str | None,
+        *,
+        before: bool,
+        read_ahead: int,
+        patience: float = 300.0,
     ) -> None:
         self._source = source
         self._spool = spool
@@ -52,7 +60,9 @@ class Capture:
         self._life = uuid.uuid4().hex[:8]
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
-        self._position = position
+        self._position = self._begin = position
+        self._place = place
+        self._opened = False
         self._acknowledged = 0
         self._tokens: dict[str, int] = {}
         self._waiting = 0
@@ -64,7 +74,7 @@ class Capture:
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
         self._leave = threading.Event()
-        self._open = _OpenSegment(self, position)
+        self._open = _OpenSegment(self, position, place)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
         self._thread.start()
@@ -99,11 +109,49 @@ class Capture:
         with self._attention() if eager else contextlib.nullcontext():
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
 
-    def wait_position(self, position: int) -> None:
-        """Wait until the log is captured up to the position. Raises SourceError when the source falls silent."""
+    def wait_open(self) -> None:
+        """Wait until the log has been opened: from then on it is known how the server's positions are counted."""
+        while not self._wait(lambda: self._opened, 1.0):
+            self._check_silence("the log could not be opened")
+
+    def place(self, position: int) -> str | None:
+        """The place of a position up to which the log is captured and not yet released."""
+        with self._changed:
+            segment = next((s for s in self._segments if s.end >= position), None)
+            if segment is None:
+                return self._place
+        return self._after(segment, position)
+
+    def locate(self, position: int, place: str | None) -> int:
+        """Where a position that an earlier life has planned is in the log that is read now, which may be another
+        server's: then it is the first commit that has all behind it that the position had."""
+
+        def ready() -> bool:
+            return self._source.comparable(place, self._place) or self._source.covers(self._place, place)
+
+        with self._attention():
+            while not self._wait(ready, 1.0):
+                self._check_silence(f"the log did not reach {place}")
+        with self._changed:
+            begin, segments = self._begin, list(self._segments)
+            if self._source.comparable(place, self._place):
+                return position
+        for segment in segments:
+            for end in (segment.start, *segment.commits.positions.tolist()):
+                if self._source.covers(self._after(segment, end), place):
+                    return int(end)
+        return begin
+
+    def _after(self, segment: Segment, position: int) -> str | None:
+        return self._source.place(segment.place, segment.commits.between(segment.start, position), position)
+
+    def wait_position(self, position: int) -> int:
+        """Wait until the log is captured up to the position; how far it is. Raises SourceError when the source falls
+        silent."""
         with self._attention():
             while not self._wait(lambda: self._position >= position, 1.0):
                 self._check_silence(f"the log did not reach position {position}")
+            return self.position
 
     def wait_token(self, token: str, bound: int) -> int:
         """Wait for a watermark to come back; the position it came at. Raises WatermarkError when the log passes
@@ -194,8 +242,11 @@ class Capture:
 
     def _follow(self) -> None:
         """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
-        stream = self._source.stream(self._position)
-        self._open = _OpenSegment(self, self._position)
+        stream = self._source.stream(self._position, self._place)
+        with self._changed:
+            self._place, self._opened = stream.place, True
+            self._changed.notify_all()
+        self._open = _OpenSegment(self, self._position, self._place)
         self._heard = time.monotonic()
         try:
             acknowledged = 0.0
@@ -236,9 +287,10 @@ class Capture:
         if stream.heard > self._heard:
             self._heard = stream.heard
         if not self._open.dirty and stream.idle_position > self._position:
+            place = self._source.place(self._place, Commits(), stream.idle_position)
             with self._changed:
-                self._position = stream.idle_position
-                self._open = _OpenSegment(self, self._position)
+                self._position, self._place = stream.idle_position, place
+                self._open = _OpenSegment(self, self._position, self._place)
                 self._changed.notify_all()
 
     def _full(self) -> bool:
@@ -252,17 +304,18 @@ class Capture:
         if self._open.end is None:
             return
         segment = self._open.close()
+        place = self._source.place(segment.place, segment.commits, segment.end)
         self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
-            self._position = segment.end
+            self._position, self._place = segment.end, place
             if token is not None:
                 self._tokens[token] = segment.end
                 while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
-        self._open = _OpenSegment(self, segment.end)
+        self._open = _OpenSegment(self, segment.end, place)
 
     def _new_file(self, schema: TableSchema) -> LogWriter:
         self._files += 1
@@ -272,9 +325,10 @@ class Capture:
 class _OpenSegment:
     """The segment being written: a file per table and schema version."""
 
-    def __init__(self, capture: Capture, start: int) -> None:
+    def __init__(self, capture: Capture, start: int, place: str | None) -> None:
         self._capture = capture
         self._start = start
+        self._place = place
         self._writers: dict[tuple[TableName, str], LogWriter] = {}
         self._commits: list[Commits] = []
         self._holes: dict[TableName, list[Key] | None] = {}
@@ -306,6 +360,7 @@ class _OpenSegment:
             self._writers[at].append(batch)
             self._rows += batch.num_rows
             _add_holes(self._holes, schema, batch)
+        self._holes |= dict.fromkeys(run.replaced)
         self._nbytes += run.nbytes
         self._committed_at = run.committed_at or self._committed_at
         self.end = run.position
@@ -314,7 +369,7 @@ class _OpenSegment:
         assert self.end is not None
         files = tuple(w.close() for w in self._writers.values())
         commits, committed_at = joined(self._commits), self._committed_at / 1e6
-        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at)
+        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self._place)
 
     def abort(self) -> None:
         for writer in self._writers.values():

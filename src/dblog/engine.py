@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from dblog.capture import Capture
@@ -54,9 +55,12 @@ class Engine:
         self._check = check
         self._capture: Capture | None = None
         self._target: int | None = None
+        self._draining = False
         self._started_at = time.time()
         self._spool_bytes, self._measured = 0, 0.0
         self._position = 0
+        self._planned: int | None = None
+        self._located: dict[int, int] = {}
         self.desk = (
             Desk(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
         )
@@ -70,24 +74,35 @@ class Engine:
         """The offset that ends the next batch; `start` itself when there is nothing to do."""
         if start.position is None:
             return self._first()
-        capture = self._started(start.position, keep=(start,))
+        capture = self._started(start, keep=(start,))
+        here = self._here(start)
+        if self._draining and self._target is None:
+            self._target = self._retrying(self._source.latest)
         self._position = start.position
-        self._planner.delivered(start)
+        self._planner.delivered(here)
         while True:
-            end = self._planner.plan(start, capture, limit, self._target)
+            end = self._planner.plan(here, capture, limit, self._target)
             if end is None:
                 return start
-            if end != start or self._target is None:
+            if end != here:
+                self._planned = end.position
                 return end
+            if self._target is None:
+                return start
 
     def batch(self, start: Offset, end: Offset) -> list[Log | Emit | Select]:
         """The work between two offsets."""
         work: list[Log | Emit | Select] = []
         if start.position is not None and end.position is not None and start != end:
-            capture = self._started(start.position, keep=(start, end))
-            capture.wait_position(end.position)
-            segments = capture.between(start.position, end.position)
-            window = Window(start.position, end.position, tuple(s.files for s in segments if s.files))
+            capture = self._started(start, keep=(start, end))
+            if end.position != self._planned:
+                self._located[end.position] = capture.locate(end.position, end.place)
+            first, last = self._here(start).position, self._here(end).position
+            assert first is not None
+            assert last is not None
+            capture.wait_position(last)
+            segments = capture.between(first, last)
+            window = Window(first, last, tuple(s.files for s in segments if s.files))
             self._check({f.version for f in window.files})
             # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
             staged = self._planner.staged(end.emit)
@@ -101,12 +116,12 @@ class Engine:
     def commit(self, end: Offset) -> None:
         """Spark has committed the batch that ends here: nothing of it is needed again."""
         if end.position is not None and self._capture is not None:
-            self._capture.release(end.position)
+            self._capture.release(self._located.get(end.position, end.position))
         self._spool.remove_chunks({c.id for c in end.emit})
 
     def drain(self) -> None:
-        """From now on: stop when the log as of this moment is delivered and no dump is running."""
-        self._target = self._retrying(self._source.latest)
+        """From now on: stop when the log is delivered as of the next batch and no dump is running."""
+        self._draining = True
 
     def report(self) -> dict[str, int]:
         """Where the log ends, as far as it is captured, and what was done."""
@@ -159,22 +174,31 @@ class Engine:
         self._retrying(lambda: self._source.prepare(followed=None))
         origin = self._retrying(self._source.origin)
         tables = () if self._settings.dump else tuple(self._retrying(self._source.tables))
-        return Offset(origin.position, suspects=origin.suspects, tables=tables)
+        return Offset(origin.position, suspects=origin.suspects, tables=tables, place=origin.place)
 
-    def _started(self, position: int, keep: Sequence[Offset]) -> Capture:
+    def _started(self, start: Offset, keep: Sequence[Offset]) -> Capture:
         if self._capture is None:
+            assert start.position is not None
             self._retrying(lambda: self._source.prepare(followed=keep[0].tables))
             self._planner.know(self._retrying(self._source.tables))
             self._spool.sweep({c.id for offset in keep for c in (*offset.emit, *offset.read)})
             self._capture = Capture(
                 self._source,
                 self._spool,
-                position,
+                start.position,
+                start.place,
                 before=self._settings.before,
                 read_ahead=self._settings.read_ahead,
                 patience=self._settings.patience,
             )
+            self._capture.wait_open()
         return self._capture
+
+    def _here(self, offset: Offset) -> Offset:
+        """The offset with its position as it is in the log that is read now. It differs where a batch that was planned
+        on one server is repeated on another."""
+        assert offset.position is not None
+        return replace(offset, position=self._located.get(offset.position, offset.position))
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
         return retrying(call, self._settings.patience)

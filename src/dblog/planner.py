@@ -220,7 +220,8 @@ class Planner:
         """Why no round may open now."""
         if time.monotonic() < self._locked_until:
             return "a table is locked"
-        if start.suspects and self._retrying(lambda: self._source.invisible(np.array(start.suspects, np.int64))):
+        suspects = np.array(start.suspects, np.int64)
+        if len(suspects) and self._retrying(lambda: self._source.invisible(suspects, start.place)):
             return "a commit is not visible yet"
         if (throttled := self._pacer.waits(capture)) is not None:
             return throttled
@@ -232,8 +233,9 @@ class Planner:
 
         1. Stage what no task has staged (a limit, a lost executor): the select is still in its window. Then note what
            is there: a file that a late task brings after the watermark must not count.
-        2. Write the watermark: the window of the running round ends here.
-        3. Wait until it comes back through the log.
+        2. Write the watermark: the window of the running round ends here. Or, where nothing may be written, ask for a
+           position that no select has seen beyond.
+        3. Wait until it comes back through the log, or the log has got there.
         4. Look which transactions a select might miss, then plan; the round that is opened starts after this look.
         """
         assert start.position is not None
@@ -245,18 +247,19 @@ class Planner:
                     self._check({found.version})
         staged = self.staged((*start.emit, *start.read))
         self._was_read([c for c in start.read if c.id in staged], staged)
-        # 2.
+        # 2. and 3.
         token = uuid.uuid4().hex
-        bound = self._source.write_watermark(token)
-        self._tell("watermark_written", token=token)
-        # 3.
-        position = capture.wait_token(token, bound)
+        if self._source.writes:
+            bound = self._source.write_watermark(token)
+            self._tell("watermark_written", token=token)
+            position = capture.wait_token(token, bound)
+        else:
+            position = capture.wait_position(self._source.high_watermark())
         self._tell("watermark_seen", token=token, position=position)
         # 4.
         segments = capture.between(start.position, position)
         files = self._looked_at(segments)
-        suspects = self._suspects(start, segments)
-        mark = Mark(position, token, suspects, joined_holes(segments))
+        mark = self._mark(start, position, token, capture)
         staged = _same_schema(start, staged, files)
         if files:
             self._pacer.log_had_changes()
@@ -290,7 +293,7 @@ class Planner:
             return start
         segments = capture.between(start.position, position)
         files = self._looked_at(segments)
-        mark = Mark(position, None, self._suspects(start, segments), joined_holes(segments))
+        mark = self._mark(start, position, None, capture)
         if files:
             self._pacer.log_had_changes()
         later, pace = replace(orders, wanted=()), self._pacer.pace()
@@ -323,9 +326,15 @@ class Planner:
             self._desk.saw({version: self._spool.read_log(f.path, ())[0] for version, f in new.items()})
         return files
 
-    def _suspects(self, start: Offset, segments: Sequence[Segment]) -> tuple[int, ...]:
-        shown = np.concatenate([np.array(start.suspects, np.int64), *(s.commits.xids for s in segments)])
-        return self._source.invisible(shown) if len(shown) else ()
+    def _mark(self, start: Offset, position: int, token: str | None, capture: Capture) -> Mark:
+        """What there is to say of a position that ends a batch. First what a select might miss: not before the log up
+        to there has been seen."""
+        assert start.position is not None
+        segments, place = capture.between(start.position, position), capture.place(position)
+        commits = [s.commits.between(start.position, position) for s in segments]
+        shown = np.concatenate([np.array(start.suspects, np.int64), *(c.xids for c in commits)])
+        suspects = self._source.invisible(shown, place) if len(shown) else ()
+        return Mark(position, token, suspects, joined_holes(segments), place)
 
     def staged(self, chunks: Iterable[Chunk]) -> Mapping[str, Staged]:
         """What the spool holds for the chunks, of the schema that the stream has."""

@@ -28,6 +28,8 @@ class Segment:
     nbytes: int
     committed_at: float
     """When its last transaction committed, by the database's clock, in seconds since 1970."""
+    place: str | None = None
+    """The place of its start (`sources.base.Origin`)."""
 
     def upto(self, position: int) -> tuple[int, int]:
         """Rows and bytes of the segment's transactions that end up to a position."""

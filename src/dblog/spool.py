@@ -179,12 +179,13 @@ class Spool:
         if self._fs is None:
             try:
                 if "://" in self.uri:
-                    self._fs, self._root = pafs.FileSystem.from_uri(self.uri)
+                    files, self._root = pafs.FileSystem.from_uri(self.uri)
                 else:
-                    self._fs, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
+                    files, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
                     os.makedirs(self._root, mode=0o700, exist_ok=True)  # rows are nobody else's business
                 for folder in ("log", "chunk", "note"):
-                    self._fs.create_dir(f"{self._root}/{folder}", recursive=True)
+                    files.create_dir(f"{self._root}/{folder}", recursive=True)
+                self._fs = files  # last: another thread must find the folders
             except (OSError, ValueError) as error:
                 raise SpoolError(
                     f"cannot use {self.uri!r} as the spool: {error}",

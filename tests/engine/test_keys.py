@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pymysql
 import pytest
 
-from tests.conftest import SERVERS, Database
-from tests.engine.conftest import MakeQuery, check, rows_of
+from tests.engine.conftest import MYSQL, POSTGRES, MakeQuery, check, on, on_mysql, rows_of
 from tests.engine.control import Control
+from tests.engine.writers import DEADLOCK
+from tests.families import AnyDatabase, OnMySQL, OnPostgres
 
-# The last of the servers, Debian's where it is installed, is the one that has ICU.
-pytestmark = [pytest.mark.server, pytest.mark.parametrize("postgres", SERVERS[-1:], indirect=True)]
+pytestmark = pytest.mark.server
 
 INSENSITIVE = "create collation insensitive (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
 ENUM = "create type mood as enum ('sad', 'ok', 'glad', 'a b', 'é');"
 DOMAIN = "create domain percent as numeric(5, 2) check (value >= 0);"
 # What is created first, the key's type, and keys in any order.
-KEYS = {
+POSTGRES_KEYS = {
     "negative": ("", "int", ["-5", "0", "3", "-1", "7"]),
     "smallint": ("", "smallint", ["-32768", "32767", "0", "1"]),
     "bigint": ("", "bigint", ["-9223372036854775808", "9223372036854775807", "0", "-1", "1"]),
@@ -44,79 +50,245 @@ KEYS = {
     "array": ("", "int[]", ["'{1,2}'", "'{}'", "'{NULL,1}'", "'{9}'"]),
     "jsonb": ("", "jsonb", ["'1'", "'\"a\"'", "'{\"a\": 1}'", "'[]'"]),
 }
+# The same for MySQL and MariaDB.
+CI, AI, BIN = (f"collate utf8mb4_{name}" for name in ("general_ci", "unicode_ci", "bin"))
+MYSQL_KEYS = {
+    "negative": ("int", ["-5", "0", "3", "-1", "7"]),
+    "tinyint": ("tinyint", ["-128", "127", "0", "1"]),
+    "bigint": ("bigint", ["-9223372036854775808", "9223372036854775807", "0", "-1", "1"]),
+    "unsigned": ("bigint unsigned", ["18446744073709551615", "9223372036854775808", "9223372036854775807", "0", "1"]),
+    "zerofill": ("int(6) unsigned zerofill", ["42", "4294967295", "0"]),
+    "decimal(10,2)": ("decimal(10, 2)", ["1.10", "-1.10", "0", "99999999.99"]),
+    "decimal(65,30)": ("decimal(65, 30)", ["1.1", f"-{'9' * 35}.{'9' * 30}", "0.000000000000000000000000000001", "3"]),
+    "double": ("double", ["0.1", "1e-300", "-1e300", "0.30000000000000004", "0.3", "1e16", "-3"]),
+    "float": ("float", ["0.1", "0.3", "16777216", "1e-30", "-3.3", "123456.7"]),
+    "insensitive": (f"varchar(20) {CI}", ["'b'", "'A'", "'C'", "'d'", "'B2'", "'aa'"]),
+    "accents": (f"varchar(20) {AI}", ["'Zebra'", "'Äpfel'", "'-a'", "'ß'", "'z'", "'É'", "'日本'"]),
+    "bytes": (f"varchar(20) {BIN}", ["'b'", "'A'", "'a'", "'B'", "'é'", "'日本'", "'😀'", "''"]),
+    "latin1": ("varchar(20) character set latin1", ["'é'", "'z'", "'å'", "'A'"]),
+    "ucs2": ("varchar(20) character set ucs2", ["'é'", "'z'", "'日'", "'A'"]),
+    "padded": (f"varchar(20) {CI}", ["'a'", "'b  '", "'a\\t'", "'a b'", "''", "'c\\0'"]),
+    "char": (f"char(5) {AI}", ["'a'", "'b  '", "'ab'", "''"]),
+    "quote": ("varchar(20)", ["'it''s'", "'a\"b'", "'%s'", "'{}'", "'{0}'", "'; drop table t'", "'\\\\'", "'`'"]),
+    "varbinary": ("varbinary(9)", ["x'00'", "x'ff'", "''", "x'0001'", "x'5c27'"]),
+    "binary": ("binary(4)", ["x'00'", "x'ff'", "x'61'", "x'00000001'"]),
+    "blob": ("tinyblob", ["x'00'", "x'ff'", "''", "x'0001'"]),
+    "date": ("date", ["'2024-01-01'", "'1000-01-01'", "'9999-12-31'"]),
+    "datetime": (
+        "datetime(6)",
+        ["'2024-03-31 02:30:00.000001'", "'1800-01-01'", "'2024-10-27'", "'9999-12-31 23:59:59'"],
+    ),
+    "timestamp": ("timestamp(3)", ["'2024-03-31 01:30:00.001'", "'1970-01-02'", "'2024-10-27 02:30'"]),
+    "time": ("time(6)", ["'00:00'", "'-838:59:59'", "'838:59:59'", "'12:30:00.000001'", "'-00:00:01'"]),
+    "year": ("year", ["2024", "1901", "2155"]),
+    "enum": (f"enum('sad', 'ok', 'glad', 'a b', 'é') {AI}", ["'glad'", "'sad'", "'ok'", "'a b'", "'é'"]),
+    "set": ("set('x', 'a', 'b')", ["'a,b'", "'x'", "''", "'b'"]),
+    "bit": ("bit(9)", ["b'1'", "b'111111111'", "b'0'", "b'100000000'"]),
+    "prefix": (f"tinytext {CI}", ["'abcde'", "'abcdf'", "'b'", "'ABCDG'"]),
+}
+# Debian's is the one that has ICU.
+on_icu = on(POSTGRES[-1:])
 
 
-def create(database: Database, *statements: str) -> None:
+def create_table(database: AnyDatabase, kind: str, name: str = "t") -> int:
+    """A table whose key is of a kind, with one row for each of its keys, numbered by `id`; how many there are."""
+    if isinstance(database, OnPostgres):
+        before, type_name, keys = POSTGRES_KEYS[kind]
+    else:
+        before, (type_name, keys) = "", MYSQL_KEYS[kind]
+    prefix = "(5)" if kind in ("prefix", "blob") else ""
+    create(
+        database,
+        f"{before} create table {name} (k {type_name}, id int unique, n int, primary key (k{prefix}))",
+        f"insert into {name} values " + ", ".join(f"({key}, {number}, 0)" for number, key in enumerate(keys)),
+    )
+    return len(keys)
+
+
+def create(database: AnyDatabase, *statements: str) -> None:
     """Run the statements; a server that was built without ICU leaves the test out."""
     if any("icu" in s for s in statements) and not database.execute(
         "select 1 from pg_collation where collname = 'de-x-icu'"
     ):
         pytest.skip("this server was built without ICU")
-    for statement in statements:
-        database.execute(statement)
+    database.execute(*statements)
 
 
-@pytest.mark.parametrize("kind", KEYS)
-def test_every_key_is_dumped_and_matched(database: Database, query: MakeQuery, kind: str) -> None:
-    before, type_name, keys = KEYS[kind]
-    create(database, f"{before} create table t (k {type_name} primary key, id text unique, n int)")
-    for key in keys:
-        database.execute(f"insert into t values ({key}, '{key.replace(chr(39), chr(39) * 2)}', 0)")
-    stream = query(chunkRows=1, parallelism=len(keys))
+@on_icu
+@pytest.mark.parametrize("kind", POSTGRES_KEYS)
+def test_every_key_is_dumped_and_matched(database: OnPostgres, query: MakeQuery, kind: str) -> None:
+    count = create_table(database, kind)
+    stream = query(chunkRows=1, parallelism=count)
     stream.open_window()  # all of the table has been selected
-    database.execute("update t set n = 1 where id in (select min(id) from t)")
-    database.execute("delete from t where id in (select max(id) from t)")
+    database.execute("update t set n = 1 where id = 0")
+    database.execute(f"delete from t where id = {count - 1}")
     stream.catch_up()
     stream.history.check_order()
     mine = sorted((row["id"], row["n"]) for row in stream.history.state().values() if row["id"] is not None)
     assert mine == sorted((row["id"], row["n"]) for row in rows_of(database))
-    assert sorted(stream.history.count(op) for op in ("read", "update", "delete")) == sorted([len(keys) - 2, 1, 1])
+    assert [stream.history.count(op) for op in ("read", "update", "delete")] == [count - 2, 1, 1]
 
 
+@on_mysql
+def test_every_key_of_mysql_is_dumped_and_matched(database: OnMySQL, query: MakeQuery) -> None:
+    tables = {f"t{number}": kind for number, kind in enumerate(MYSQL_KEYS)}
+    counts = {name: create_table(database, kind, name) for name, kind in tables.items()}
+    stream = query(tables=f"{database.schema}.*", key=("_table", "k"), chunkRows=1, parallelism=sum(counts.values()))
+    stream.open_window()  # all of the tables have been selected
+    for name, count in counts.items():
+        database.execute(f"update {name} set n = 1 where id = 0", f"delete from {name} where id = {count - 1}")
+    stream.catch_up()
+    stream.history.check_order()
+    for name, kind in tables.items():
+        mine = sorted((row["id"], row["n"]) for key, row in stream.history.state().items() if key[0] == name)
+        assert mine == sorted((row["id"], row["n"]) for row in rows_of(database, name)), kind
+        ops = [e["_op"] for e in stream.history.events if e["_table"] == name]
+        assert sorted(ops) == ["delete", *["read"] * (counts[name] - 2), "update"], kind
+
+
+@on_mysql
+def test_every_key_is_cut_and_matched_under_concurrent_writers(database: OnMySQL, query: MakeQuery) -> None:
+    tables = {f"t{number}": kind for number, kind in enumerate(MYSQL_KEYS)}
+    counts = {name: create_table(database, kind, name) for name, kind in tables.items()}
+    stream = query(tables=f"{database.schema}.*", key=("_table", "k"), chunkRows=1, parallelism=8)
+    with rewriting(database, counts):
+        stream.dump()
+    stream.catch_up()
+    stream.history.check_order()
+    mine = sorted((key[0], row["id"], row["n"]) for key, row in stream.history.state().items())
+    assert mine == sorted((name, row["id"], row["n"]) for name in tables for row in rows_of(database, name))
+    assert all(stream.history.count(op) for op in ("read", "create", "update", "delete"))
+
+
+@contextmanager
+def suppress_deadlock() -> Iterator[None]:
+    try:
+        yield
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != DEADLOCK:
+            raise
+
+
+@contextmanager
+def rewriting(database: OnMySQL, counts: dict[str, int]) -> Iterator[None]:
+    """Rows of tables are updated, deleted and inserted again until the block ends."""
+    stop = threading.Event()
+    copies = database.sibling()
+    database.execute(*(f"create table {copies}.{name} as select * from {name}" for name in counts))
+
+    def write(seed: int) -> None:
+        dice = random.Random(seed)
+        session = database.connect()
+        cursor = session.cursor()
+        while not stop.wait(0.02):
+            name = dice.choice(list(counts))
+            one, n = dice.randrange(counts[name]), dice.randrange(1000)
+            with suppress_deadlock():
+                match dice.randrange(4):
+                    case 0:
+                        cursor.execute(f"delete from {name} where id = {one}")
+                    case 1:
+                        cursor.execute(
+                            f"insert ignore into {name} select k, id, {n} from {copies}.{name} where id = {one}"
+                        )
+                    case _:
+                        cursor.execute(f"update {name} set n = {n} where id = {one}")
+        session.close()
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+        assert all(thread.is_alive() for thread in threads), "the writers stopped"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+# How a key can be written, and how it can be written as well.
+EQUAL = {
+    "numeric": (POSTGRES[-1:], "", "numeric", "1.0", "1.00"),
+    "float": (POSTGRES[-1:], "", "float8", "'0'", "'-0'"),
+    "interval": (POSTGRES[-1:], "", "interval", "'1 day'", "'24 hours'"),
+    "text": (POSTGRES[-1:], INSENSITIVE, "text collate insensitive", "'abc'", "'ABC'"),
+    "case": (MYSQL, "", f"varchar(20) {CI}", "'abc'", "'ABC'"),
+    "accent": (MYSQL, "", f"varchar(20) {AI}", "'Résumé'", "'resume'"),
+    "padding": (MYSQL, "", f"varchar(20) {BIN}", "'a'", "'a  '"),
+    "zero": (MYSQL, "", "double", "0e0", "-0e0"),
+}
+REWRITE = {
+    "updated": ["update t set k = {k}, n = {n}"],
+    "replaced": ["delete from t", "insert into t values ({k}, 1, {n})"],
+}
+
+
+@pytest.mark.parametrize("rewrite", REWRITE)
 @pytest.mark.parametrize(
-    ("before", "type_name", "old", "new"),
-    [
-        ("", "numeric", "1.0", "1.00"),
-        ("", "float8", "'0'", "'-0'"),
-        ("", "interval", "'1 day'", "'24 hours'"),
-        (INSENSITIVE, "text collate insensitive", "'abc'", "'ABC'"),
-    ],
-    ids=["numeric", "float", "interval", "text"],
+    ("database", "how"), [(s, how) for how, (servers, *_) in EQUAL.items() for s in servers], indirect=["database"]
 )
-def test_a_key_rewritten_as_an_equal_one_inside_the_window_leaves_one_row(
-    database: Database, query: MakeQuery, before: str, type_name: str, old: str, new: str
+def test_a_key_rewritten_as_an_equal_one_leaves_one_row(
+    database: AnyDatabase, query: MakeQuery, how: str, rewrite: str
 ) -> None:
+    _, before, type_name, old, new = EQUAL[how]
     create(database, f"{before} create table t (k {type_name} primary key, id int, n int)")
     database.execute(f"insert into t values ({old}, 1, 0)")
     stream = query(key=("k",))
     stream.open_window()
-    database.execute(f"update t set k = {new}, n = 1")
-    stream.catch_up()
-    assert [(row["id"], row["n"]) for row in stream.history.state().values()] == [(1, 1)]
+    for n, key in enumerate((new, old), 1):  # inside the window, and when the dump is over
+        database.execute(*(statement.format(k=key, n=n) for statement in REWRITE[rewrite]))
+        stream.catch_up()
+        assert [(row["id"], row["n"]) for row in stream.history.state().values()] == [(1, n)]
     assert stream.history.count("read") == 0
 
 
-def test_composite_keys_are_cut_between_any_two_rows(database: Database, query: MakeQuery) -> None:
-    create(
-        database,
-        'create table t (b text collate "de-x-icu", a int, n int, c bool default true, primary key (a, b, c));'
-        "insert into t select s, i, 0 from generate_series(1, 3) i, unnest(array['x', 'Ä', 'a', '', 'É''']) s",
-    )
+COMPOSITE = {
+    "postgres": 'b text collate "de-x-icu", a int, n int, c bool default true',
+    "mysql": f"b varchar(20) {AI}, a bigint unsigned, n int, c enum('no', 'yes') default 'yes'",
+}
+
+
+@on([*POSTGRES[-1:], *MYSQL])
+def test_composite_keys_are_cut_between_any_two_rows(database: AnyDatabase, query: MakeQuery) -> None:
+    postgres = isinstance(database, OnPostgres)
+    create(database, f"create table t ({COMPOSITE['postgres' if postgres else 'mysql']}, primary key (a, b, c))")
+    high = 3 if postgres else 2**64 - 1
+    for a in (1, 2, high):
+        for b in ("x", "Ä", "a" if postgres else "ab", "", "É''"):
+            database.execute(f"insert into t (b, a, n) values ('{b}', {a}, 0)")
     stream = query(key=("a", "b", "c"), chunkRows=2, parallelism=3)
     stream.open_window()
-    database.execute("update t set n = 1 where (a, b) = (1, 'x'); delete from t where (a, b) = (1, 'a')")
-    database.execute("update t set a = 9 where (a, b) = (2, 'x')")
+    database.execute("update t set n = 1 where (a, b) = (1, 'x')", "delete from t where (a, b) = (1, '')")
+    database.execute("update t set a = 9 where (a, b) = (2, 'x')", f"update t set n = 2 where (a, b) = ({high}, 'x')")
     check(stream, database)
 
 
-def test_a_key_in_another_spelling_is_found_where_the_collation_says_so(database: Database, query: MakeQuery) -> None:
-    database.execute("create collation loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
-    database.execute("create table t (id text collate loose primary key, n int)")
-    database.execute("insert into t values ('Anna', 1), ('Bob', 2)")
+SPELLED = {
+    "loose": (POSTGRES[-1:], "text collate loose", ["Anna", "Bob"], ["ANNA", "bob", "eve"], ["eve"]),
+    "case": (MYSQL[:1], f"varchar(20) {CI}", ["Anna", "Bob"], ["ANNA", "bob", "eve"], ["eve"]),
+    "accent": (MYSQL, f"varchar(20) {AI}", ["Ännå", "Bøb"], ["anna", "bøb ", "eve"], ["eve"]),
+    "exact": (MYSQL[:1], f"varchar(20) {BIN}", ["Anna", "Bob"], ["ANNA", "Bob", "eve"], ["ANNA", "eve"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("database", "how"), [(s, how) for how, (servers, *_) in SPELLED.items() for s in servers], indirect=["database"]
+)
+def test_a_key_in_another_spelling_is_found_where_the_collation_says_so(
+    database: AnyDatabase, query: MakeQuery, how: str
+) -> None:
+    _, type_name, stored, asked, missing = SPELLED[how]
+    if isinstance(database, OnPostgres):
+        database.execute("create collation loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    database.execute(f"create table t (id {type_name} primary key, n int)")
+    for name in stored:
+        database.execute(f"insert into t values ('{name}', 1)")
     stream = query()
     stream.catch_up()
     control = Control(stream)
-    dump = control.ask("t", keys=["ANNA", "bob", "eve"])
+    dump = control.ask("t", keys=asked)
     done = control.finish(dump)
-    assert [e["id"] for e in stream.history.events if e["_dump"] == dump] == ["Anna", "Bob"]
-    assert done.progress.tables["public.t"].missing == (("eve",),)
+    found = [e["id"] for e in stream.history.events if e["_dump"] == dump]
+    assert found == ([n for n in stored if n in asked] if how == "exact" else stored)
+    assert done.progress.tables[f"{database.schema}.t"].missing == tuple((key,) for key in missing)

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from dblog.errors import SpoolError
-from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.conftest import MakeQuery, on_families, rows_of
 from tests.engine.query import Query
+from tests.families import AnyDatabase
 
-pytestmark = [pytest.mark.server, pytest.mark.parametrize("postgres", ["pg18"], indirect=True)]
+pytestmark = [pytest.mark.server, on_families]
 
 MILLION = 1_000_000
 
@@ -55,15 +55,15 @@ def count_batch(stream: Query) -> int:
 
 
 @pytest.mark.slow
-def test_a_transaction_of_a_million_rows_costs_disk_and_not_memory(database: Database, query: MakeQuery) -> None:
+def test_a_transaction_of_a_million_rows_costs_disk_and_not_memory(database: AnyDatabase, query: MakeQuery) -> None:
     database.execute("create table t (id int primary key, n int, note text)")
     stream = query(dump="never")
     stream.step()
-    database.execute("insert into t values (0, 0, 'a small one'); update t set n = 1")  # everything is loaded by now
+    database.execute("insert into t values (0, 0, 'a small one')", "update t set n = 1")  # everything is loaded by now
     stream.until(lambda: bool(stream.history.events))
     database.execute(
-        f"insert into t select i, 0, 'a note of about a hundred bytes ' || repeat('x', 70) "
-        f"from generate_series(1, {MILLION}) i"
+        f"insert into t select i, 0, concat('a note of about a hundred bytes ', repeat('x', 70)) "
+        f"from {database.series(1, MILLION)}"
     )
     rows = 0
     with Memory() as memory:
@@ -92,10 +92,10 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("what", ["log", "chunk"])
 def test_a_full_disk_ends_the_stream_with_the_reason_and_it_goes_on_when_there_is_room(
-    database: Database, query: MakeQuery, tiny: Path, what: str
+    database: AnyDatabase, query: MakeQuery, tiny: Path, what: str
 ) -> None:
     database.execute("create table t (id int primary key, n int, note text)")
-    large = "insert into t select i, 0, repeat(md5(i::text), 100) from generate_series(1, 2000) i"
+    large = f"insert into t select i, 0, repeat({database.noise('i')}, 100) from {database.series(1, 2000)}"
     stream = query(spool=str(tiny / "spool"), chunkRows=10_000)
     if what == "log":
         stream.catch_up()
@@ -110,7 +110,7 @@ def test_a_full_disk_ends_the_stream_with_the_reason_and_it_goes_on_when_there_i
     stream.history.check_state(rows_of(database))
 
 
-def test_a_spool_that_cannot_be_written_is_named(database: Database, query: MakeQuery, tmp_path: Path) -> None:
+def test_a_spool_that_cannot_be_written_is_named(database: AnyDatabase, query: MakeQuery, tmp_path: Path) -> None:
     database.execute("create table t (id int primary key)")
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolError, match=r"cannot use .* as the spool"):

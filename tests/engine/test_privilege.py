@@ -12,11 +12,12 @@ import pytest
 
 from dblog.errors import PreconditionFailed
 from dblog.sources.postgres.preflight import admin_sql
+from dblog.sources.postgres.source import Postgres
 from dblog.spark.options import read_options
-from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, check
+from tests.engine.conftest import MakeQuery, check, on_postgres
+from tests.families import OnPostgres
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on_postgres]
 
 PAGE = Path(__file__).parents[2] / "docs/postgres.md"
 PUBLICATION = "orders_cdc"
@@ -32,7 +33,7 @@ order by 1, 2
 class Role:
     """A role that a script is about to create, on a database that gives nothing to everybody but a login."""
 
-    database: Database
+    database: OnPostgres
     name: str
     password: str
 
@@ -49,13 +50,18 @@ class Role:
     @property
     def printed(self) -> str:
         """The script that `dblog check --admin-sql` prints, which begins with a role that can log in."""
-        given = {"url": self.database.url, "table": "public.orders", "publication": PUBLICATION}
-        script = admin_sql(read_options(given).source.setup(), self.name)
+        return self.script()
+
+    def script(self, **options: str) -> str:
+        given = {"url": self.database.url, "table": "public.orders", "publication": PUBLICATION, **options}
+        source = read_options(given).source
+        assert isinstance(source, Postgres)
+        script = admin_sql(source.setup(), self.name)
         return f"create role {self.name} login password '{self.password}'; {script}"
 
 
 @pytest.fixture
-def role(database: Database) -> Iterator[Role]:
+def role(database: OnPostgres) -> Iterator[Role]:
     database.execute("create table orders (id int primary key, n int)")
     database.execute("insert into orders select i, 0 from generate_series(1, 50) i")
     database.execute(
@@ -68,10 +74,10 @@ def role(database: Database) -> Iterator[Role]:
 
 @pytest.mark.parametrize("script", ["documented", "printed"])
 def test_a_role_with_the_documented_rights_alone_dumps_and_follows(
-    database: Database, role: Role, query: MakeQuery, script: str
+    database: OnPostgres, role: Role, query: MakeQuery, script: str
 ) -> None:
     database.execute(getattr(role, script))
-    assert database.execute(RIGHTS, {"role": role.name}) == [
+    assert database.execute(RIGHTS, parameters={"role": role.name}) == [
         ("dblog", "USAGE"),
         ("orders", "SELECT"),
         ("public", "USAGE"),
@@ -91,6 +97,26 @@ def test_a_role_with_the_documented_rights_alone_dumps_and_follows(
     check(stream, database, "public.orders")
 
 
+def test_a_role_that_may_only_read_dumps_and_follows_without_writing(
+    database: OnPostgres, role: Role, query: MakeQuery
+) -> None:
+    database.execute(role.script(watermark="none"))
+    database.execute(f"alter role {role.name} set default_transaction_read_only = on")
+    assert database.execute(RIGHTS, parameters={"role": role.name}) == [
+        ("orders", "SELECT"),
+        ("public", "USAGE"),
+        ("role", "rolcanlogin"),
+        ("role", "rolinherit"),
+        ("role", "rolreplication"),
+    ]
+    stream = query("public.orders", url=role.url, publication=PUBLICATION, watermark="none")
+    stream.open_window()
+    database.execute("set synchronous_commit = off; update orders set n = 1 where id in (3, 44)")
+    database.execute("delete from orders where id = 7")
+    check(stream, database, "public.orders")
+    assert not database.execute("select from pg_namespace where nspname = 'dblog'")
+
+
 # What is taken out of the script, what is left of it, and what the stream says then.
 LESS = {
     "replication": (" REPLICATION", "", "may not read the log (no REPLICATION)"),
@@ -107,7 +133,7 @@ LESS = {
 
 
 @pytest.mark.parametrize("right", LESS)
-def test_a_role_with_less_is_told_what_it_lacks(database: Database, role: Role, query: MakeQuery, right: str) -> None:
+def test_a_role_with_less_is_told_what_it_lacks(database: OnPostgres, role: Role, query: MakeQuery, right: str) -> None:
     taken, left, said = LESS[right]
     taken = taken.format(role=role.name)
     assert role.documented.count(taken) == 1

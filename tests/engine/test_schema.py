@@ -8,31 +8,22 @@ import time
 import pytest
 
 from dblog.errors import SchemaChanged
-from dblog.sources.postgres import source as postgres_source
-from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, rows_of
+from tests.engine.conftest import MakeQuery, on_families, rows_of
+from tests.engine.ddl import DDL, alter
 from tests.engine.query import Query
+from tests.families import AnyDatabase
 
-pytestmark = [pytest.mark.server, pytest.mark.parametrize("postgres", ["pg18"], indirect=True)]
-
-DDL = {
-    "add": "alter table t add extra int default 7",
-    "drop": "alter table t drop n",
-    "rename": "alter table t rename n to m",
-    "widen": "alter table t alter n type bigint",
-    "retype": "alter table t alter n type text using 'n' || n",
-    "swap": "alter table t rename n to m; alter table t add n text default 'new'",
-}
+pytestmark = [pytest.mark.server, on_families]
 
 
 @pytest.fixture
-def table(database: Database) -> Database:
+def table(database: AnyDatabase) -> AnyDatabase:
     database.execute("create table t (id int primary key, n int, touched int)")
-    database.execute("insert into t select i, i, 0 from generate_series(1, 30) i")
+    database.execute(f"insert into t select i, i, 0 from {database.series(1, 30)}")
     return database
 
 
-def rows_by_id(database: Database) -> dict[int, dict[str, object]]:
+def rows_by_id(database: AnyDatabase) -> dict[int, dict[str, object]]:
     return {row["id"]: row for row in rows_of(database)}
 
 
@@ -42,13 +33,13 @@ def state_by_id(stream: Query) -> dict[int, dict[str, object]]:
 
 @pytest.mark.parametrize("ddl", DDL)
 def test_envelopes_go_on_through_a_change_of_the_table_inside_the_window(
-    table: Database, query: MakeQuery, ddl: str
+    table: AnyDatabase, query: MakeQuery, ddl: str
 ) -> None:
-    stream = query(tables="public.t", parallelism=1)
+    stream = query(tables="t", parallelism=1)
     stream.open_window()
     table.execute("update t set touched = 1 where id = 4")
-    table.execute(DDL[ddl])
-    table.execute("update t set touched = 1 where id = 5; delete from t where id = 6")
+    alter(table, ddl)
+    table.execute("update t set touched = 1 where id = 5", "delete from t where id = 6")
     stream.catch_up()
     stream.history.check_order()
     mine, theirs = state_by_id(stream), rows_by_id(table)
@@ -60,12 +51,12 @@ def test_envelopes_go_on_through_a_change_of_the_table_inside_the_window(
 
 @pytest.mark.parametrize("ddl", DDL)
 def test_envelopes_go_on_through_a_change_of_a_table_that_is_followed(
-    table: Database, query: MakeQuery, ddl: str
+    table: AnyDatabase, query: MakeQuery, ddl: str
 ) -> None:
-    stream = query(tables="public.t")
+    stream = query(tables="t")
     stream.catch_up()
     table.execute("update t set touched = 1 where id = 4")
-    table.execute(DDL[ddl])
+    alter(table, ddl)
     table.execute("update t set touched = 1 where id = 5")
     stream.catch_up()
     before, after = stream.history.of(4)[-1], stream.history.of(5)[-1]
@@ -76,12 +67,12 @@ def test_envelopes_go_on_through_a_change_of_a_table_that_is_followed(
 
 @pytest.mark.parametrize("ddl", DDL)
 def test_a_typed_stream_stops_at_a_change_of_its_table_and_goes_on_with_the_new_columns(
-    table: Database, query: MakeQuery, ddl: str
+    table: AnyDatabase, query: MakeQuery, ddl: str
 ) -> None:
     stream = query(parallelism=1)
     stream.open_window()
-    table.execute(DDL[ddl])
-    table.execute("update t set touched = 1 where id = 5; delete from t where id = 6")
+    alter(table, ddl)
+    table.execute("update t set touched = 1 where id = 5", "delete from t where id = 6")
     with pytest.raises(SchemaChanged, match=r"no longer has the columns of this stream.*column"):
         stream.catch_up()
     stream.restart()
@@ -92,14 +83,14 @@ def test_a_typed_stream_stops_at_a_change_of_its_table_and_goes_on_with_the_new_
 
 @pytest.mark.parametrize("ddl", DDL)
 def test_a_typed_stream_that_is_restarted_delivers_the_log_from_before_the_change(
-    table: Database, query: MakeQuery, ddl: str
+    table: AnyDatabase, query: MakeQuery, ddl: str
 ) -> None:
     """What the old log does not carry is named, never null without a word."""
     stream = query()
     stream.catch_up()
     stream.stop()
     table.execute("update t set touched = 1 where id = 4")
-    table.execute(DDL[ddl])
+    alter(table, ddl)
     table.execute("update t set touched = 1 where id = 5")
     stream.catch_up()
     mine, theirs = state_by_id(stream), rows_by_id(table)
@@ -111,20 +102,20 @@ def test_a_typed_stream_that_is_restarted_delivers_the_log_from_before_the_chang
 
 
 def test_a_table_that_is_dropped_in_the_middle_of_its_dump_does_not_hold_the_others_up(
-    table: Database, query: MakeQuery
+    table: AnyDatabase, query: MakeQuery
 ) -> None:
-    table.execute("create table u as select * from t; alter table u add primary key (id)")
-    stream = query(tables="public.t, public.u", key=("_table", "id"), parallelism=1)
+    table.execute("create table u as select * from t", "alter table u add primary key (id)")
+    stream = query(tables="t, u", key=("_table", "id"), parallelism=1)
     stream.open_window()
     table.execute("drop table t")
     stream.catch_up()
     assert sum(table == "u" for table, _ in stream.history.state()) == 30
 
 
-def test_a_new_primary_key_stops_a_typed_stream(table: Database, query: MakeQuery) -> None:
+def test_a_new_primary_key_stops_a_typed_stream(table: AnyDatabase, query: MakeQuery) -> None:
     stream = query()
     stream.catch_up()
-    table.execute("alter table t drop constraint t_pkey; alter table t add primary key (id, n)")
+    table.rekey("t", "id, n")
     table.execute("update t set touched = 1 where id = 5")
     with pytest.raises(SchemaChanged, match="the primary key changed"):
         stream.catch_up()
@@ -132,18 +123,17 @@ def test_a_new_primary_key_stops_a_typed_stream(table: Database, query: MakeQuer
 
 @pytest.mark.parametrize("when", ["before the boundaries", "before the select"])
 def test_the_log_goes_on_while_somebody_locks_the_table_of_a_dump(
-    table: Database, query: MakeQuery, monkeypatch: pytest.MonkeyPatch, when: str
+    table: AnyDatabase, query: MakeQuery, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    monkeypatch.setattr(postgres_source, "LOCK_SECONDS", 1)
+    monkeypatch.setattr(f"{table.source.__module__}.LOCK_SECONDS", 1)
     table.execute("create table other (id int primary key, n int, touched int)")
-    stream = query(tables="public.*", key=("_table", "id"), parallelism=1)
+    stream = query(tables=f"{table.schema}.*", key=("_table", "id"), parallelism=1)
     stream.open_window()
     if when == "before the select":
         assert stream.plan()
-    lock = table.connect(autocommit=False)
-    lock.cursor().execute("lock table t in access exclusive mode")
+    lock = table.lock("t")
     stop = threading.Event()
-    threading.Timer(6, lambda: (lock.rollback(), stop.set())).start()
+    threading.Timer(6, lambda: (lock.close(), stop.set())).start()
     table.execute("insert into other values (1, 1, 1)")
     began = time.monotonic()
     if when == "before the select":

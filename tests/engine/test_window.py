@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import Database
-from tests.engine.conftest import MakeQuery, check
+from tests.engine.conftest import MakeQuery, check, create_large, on_every
 from tests.engine.query import Query
+from tests.families import AnyDatabase, OnPostgres
 
-pytestmark = pytest.mark.server
-BIG = "(select string_agg(md5(random()::text), '') from generate_series(1, 300))"  # does not compress below a page
-
-
-@pytest.fixture
-def window(database: Database, query: MakeQuery) -> Query:
-    """Keys 1 to 20 have been selected; the rest of the 60 rows have not. The window is open."""
-    database.execute(
-        "create table t (id int primary key, n int, big text); alter table t alter big set storage external;"
-        f"insert into t select i, 0, {BIG} || i from generate_series(1, 60) i"
-    )
-    stream = query(parallelism=2)
-    stream.open_window()
-    return stream
+pytestmark = [pytest.mark.server, on_every]
 
 
-def test_rows_that_do_not_change_are_delivered_once(window: Query, database: Database) -> None:
+def test_rows_that_do_not_change_are_delivered_once(window: Query, database: AnyDatabase) -> None:
     check(window, database)
     assert [e["_op"] for e in window.history.events] == ["read"] * 60
 
 
-def test_an_update_inside_the_window_replaces_the_selected_row(window: Query, database: Database) -> None:
+def test_an_update_inside_the_window_replaces_the_selected_row(window: Query, database: AnyDatabase) -> None:
     database.execute("update t set n = 1 where id = 5")
     check(window, database)
     assert window.history.ops(5) == ["update"]
 
 
-def test_a_delete_inside_the_window_is_not_resurrected(window: Query, database: Database) -> None:
+def test_a_delete_inside_the_window_is_not_resurrected(window: Query, database: AnyDatabase) -> None:
     database.execute("delete from t where id = 5")
     check(window, database)
     assert window.history.ops(5) == ["delete"]
 
 
 def test_a_row_deleted_and_inserted_inside_the_window_comes_from_the_log_alone(
-    window: Query, database: Database
+    window: Query, database: AnyDatabase
 ) -> None:
     database.execute("delete from t where id = 5")
     database.execute("insert into t values (5, 7, 'again')")
@@ -50,20 +37,20 @@ def test_a_row_deleted_and_inserted_inside_the_window_comes_from_the_log_alone(
     assert window.history.ops(5) == ["delete", "create"]
 
 
-def test_a_row_inserted_and_deleted_inside_the_window_leaves_nothing(window: Query, database: Database) -> None:
+def test_a_row_inserted_and_deleted_inside_the_window_leaves_nothing(window: Query, database: AnyDatabase) -> None:
     database.execute("insert into t values (0, 7, 'short')")
     database.execute("delete from t where id = 0")
     check(window, database)
     assert window.history.ops(0) == ["create", "delete"]
 
 
-def test_a_change_of_a_row_that_is_selected_later_comes_before_its_row(window: Query, database: Database) -> None:
+def test_a_change_of_a_row_that_is_selected_later_comes_before_its_row(window: Query, database: AnyDatabase) -> None:
     database.execute("update t set n = 1 where id = 55")
     check(window, database)
     assert window.history.ops(55) == ["update", "read"]
 
 
-def test_a_rolled_back_change_drops_nothing(window: Query, database: Database) -> None:
+def test_a_rolled_back_change_drops_nothing(window: Query, database: AnyDatabase) -> None:
     session = database.connect(autocommit=False)
     session.cursor().execute("update t set n = 1 where id = 5")
     session.rollback()
@@ -71,45 +58,41 @@ def test_a_rolled_back_change_drops_nothing(window: Query, database: Database) -
     assert window.history.ops(5) == ["read"]
 
 
-def test_a_change_of_another_table_drops_nothing(database: Database, query: MakeQuery) -> None:
-    database.execute(
-        "create table t (id int primary key, n int); insert into t select i, 0 from generate_series(1, 9) i"
-    )
-    database.execute(
-        "create table u (id int primary key, n int); insert into u select i, 0 from generate_series(1, 9) i"
-    )
-    stream = query(tables="public.*", key=("_table", "id"), parallelism=1)
+def test_a_change_of_another_table_drops_nothing(database: AnyDatabase, query: MakeQuery) -> None:
+    for name in ("t", "u"):
+        database.execute(f"create table {name} (id int primary key, n int)")
+        database.execute(f"insert into {name} select i, 0 from {database.series(1, 9)}")
+    stream = query(tables=f"{database.schema}.*", key=("_table", "id"), parallelism=1)
     stream.open_window()
-    database.execute("update u set n = 1 where id = 5; delete from u where id = 6")
+    database.execute("update u set n = 1 where id = 5", "delete from u where id = 6")
     stream.catch_up()
     stream.history.check_order()
     assert stream.history.ops("t", 5) == stream.history.ops("t", 6) == ["read"]
     assert len(stream.history.state()) == 17
 
 
-def test_a_row_that_moves_inside_the_window_leaves_no_copy_at_its_old_key(window: Query, database: Database) -> None:
+def test_a_row_that_moves_inside_the_window_leaves_no_copy_at_its_old_key(window: Query, database: AnyDatabase) -> None:
     database.execute("update t set id = 105, big = 'small' where id = 5")
     check(window, database)
     assert window.history.ops(5) == ["delete"]
     assert window.history.ops(105) == ["create"]
 
 
-def test_a_row_that_moves_onto_a_selected_key_replaces_its_row(window: Query, database: Database) -> None:
+def test_a_row_that_moves_onto_a_selected_key_replaces_its_row(window: Query, database: AnyDatabase) -> None:
     database.execute("delete from t where id = 6")
     database.execute("update t set id = 6, big = 'small' where id = 55")
     check(window, database)
     assert window.history.ops(6) == ["delete", "create"]
 
 
-def test_keys_that_are_swapped_inside_the_window_keep_their_own_rows(window: Query, database: Database) -> None:
-    database.execute(
-        "begin; update t set id = -1 where id = 5; update t set id = 5 where id = 6;"
-        "update t set id = 6 where id = -1; commit"
+def test_keys_that_are_swapped_inside_the_window_keep_their_own_rows(window: Query, database: AnyDatabase) -> None:
+    database.transact(
+        "update t set id = -1 where id = 5", "update t set id = 5 where id = 6", "update t set id = 6 where id = -1"
     )
     check(window, database)
 
 
-def test_a_truncate_inside_the_window_drops_every_selected_row(window: Query, database: Database) -> None:
+def test_a_truncate_inside_the_window_drops_every_selected_row(window: Query, database: AnyDatabase) -> None:
     database.execute("insert into t values (0, 1, 'before')")
     database.execute("truncate t")
     database.execute("insert into t values (5, 1, 'after')")
@@ -119,59 +102,10 @@ def test_a_truncate_inside_the_window_drops_every_selected_row(window: Query, da
     assert window.history.count("read") == 0
 
 
-# -- unchanged large columns ---------------------------------------------------------------------------------
-
-
-def test_a_large_value_that_the_log_leaves_out_is_taken_from_the_dropped_row(window: Query, database: Database) -> None:
-    database.execute("update t set n = 1 where id = 5")
-    database.execute("update t set n = 2 where id = 5")
-    check(window, database)
-    first, second = window.history.of(5)
-    assert first["_unchanged"] is second["_unchanged"] is None
-    assert first["big"] == second["big"] == database.execute("select big from t where id = 5")[0][0]
-
-
-def test_a_large_value_is_not_taken_from_a_row_that_might_be_older(window: Query, database: Database) -> None:
-    """The chunk has the value from before: it must not be put into a change that came after the value changed."""
-    database.execute(f"update t set big = {BIG} where id = 5")
-    database.execute("update t set n = 2 where id = 5")
-    check(window, database)
-    assert [e["_unchanged"] for e in window.history.of(5)] == [None, ["big"]]
-
-
-@pytest.mark.parametrize("dumped", [False, True], ids=["while dumping", "when dumped"])
-def test_a_moved_row_whose_large_value_the_log_leaves_out_is_read_again(
-    window: Query, database: Database, dumped: bool
-) -> None:
-    if dumped:
-        window.catch_up()
-    database.execute("update t set id = 105 where id = 5")
-    check(window, database)
-    create, read = window.history.of(105)
-    assert (create["_op"], create["_unchanged"]) == ("create", ["big"])
-    assert (read["_op"], read["_dump"]) == ("read", "repair")
-
-
-def test_a_moved_row_that_moves_on_is_repaired_where_it_ends(window: Query, database: Database) -> None:
-    window.catch_up()
-    database.execute("update t set id = 105 where id = 5")
-    database.execute("update t set id = 205 where id = 105")
-    check(window, database)
-
-
-def test_a_large_value_that_did_not_change_is_named_and_kept(window: Query, database: Database) -> None:
-    window.catch_up()
-    database.execute("update t set n = 1 where id = 5")
-    check(window, database)
-    assert window.history.of(5)[-1]["_unchanged"] == ["big"]
-    assert window.history.of(5)[-1]["big"] is None
-
-
-def test_with_replica_identity_full_the_log_leaves_nothing_out(database: Database, query: MakeQuery) -> None:
-    database.execute(
-        "create table t (id int primary key, n int, big text); alter table t alter big set storage external;"
-        f"alter table t replica identity full; insert into t select i, 0, {BIG} || i from generate_series(1, 20) i"
-    )
+def test_with_the_old_rows_in_it_the_log_leaves_nothing_out(database: AnyDatabase, query: MakeQuery) -> None:
+    create_large(database, 20)
+    if isinstance(database, OnPostgres):
+        database.execute("alter table t replica identity full")
     stream = query(before=True, chunkRows=5, parallelism=1)
     stream.open_window()
     database.execute("update t set n = 1 where id = 3")

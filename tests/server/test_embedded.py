@@ -20,7 +20,7 @@ import psycopg2
 import psycopg2.extras
 import pytest
 
-from dblog.demo import server as module
+from dblog.demo import own as module
 from dblog.demo.server import PostgresServer, find_install
 from dblog.errors import ConfigError, SourceError
 from tests.conftest import Database

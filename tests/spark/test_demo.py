@@ -10,13 +10,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
-from dblog.demo.shop import ShopTable
+import dblog.demo.database
+import dblog.demo.demo
+import dblog.demo.shop
+import dblog.demo.streams
+from dblog.cli import app
+from dblog.demo.database import DATABASES
+from dblog.demo.demo import Demo, run
+from dblog.demo.mysqld import find_mariadb, find_mysql
+from dblog.demo.shop import Shop, ShopTable
 from dblog.demo.verify import compare, examine
 from dblog.errors import DBLogError, SchemaChanged
 from dblog.spark.failure import cause
@@ -77,6 +89,56 @@ def test_an_interrupted_demo_cleans_up_and_says_so_by_its_exit_code(scratch: Pat
     assert process.returncode == 130
     assert err == "interrupted\n"
     assert _left(scratch) == []
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.skipif(find_mariadb() is None, reason="MariaDB is not installed: scripts/mariadb.sh")
+def test_the_demo_converges_on_mariadb(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dblog.demo.demo, "local_spark", lambda work: nullcontext(spark))
+    monkeypatch.setattr(dblog.demo.streams, "ROUNDS", 3)
+    shown = StringIO()
+    verdict = run(Demo("mariadb", seconds=1, rows=3000, verbose=True), Console(file=shown))
+    assert re.fullmatch(LAST_LINE, shown.getvalue().splitlines()[-1]), shown.getvalue()
+    assert verdict.converged
+    assert verdict.rows > 2000
+    assert verdict.events > 100
+    assert verdict.dropped > 0
+
+
+@pytest.mark.server
+@pytest.mark.skipif(find_mysql() is None, reason="MySQL is not installed: scripts/mysql.sh")
+def test_mysql_understands_the_words_of_the_shop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dblog.demo.shop, "ACTS_PER_SECOND", 1000)
+    database = DATABASES["mysql"]()
+    try:
+        database.start()
+        shop = Shop(database, 3000)
+        shop.build()
+        begin = database.latest()
+        shop.open()
+        time.sleep(1)
+        shop.close()
+        shop.raise_failure()
+        assert begin < shop.last_change() < database.latest()
+        customers, orders, items = (shop.rows(table) for table in shop.tables)
+    finally:
+        database.server.stop()
+    assert {(row[1], row[4]) for row in customers} > {("customer 3", '["seed", "n3"]'), ("customer 4", None)}
+    assert max(row[-1] for row in orders) > NOW
+    assert max(orders)[0] == max(items)[0] > 1000
+
+
+@pytest.mark.parametrize(("source", "hint"), [("mariadb", "apt-get install mariadb-server"), ("mysql", "mysql.sh")])
+def test_a_server_that_is_not_installed_is_told_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, source: str, hint: str
+) -> None:
+    monkeypatch.setattr(dblog.demo.database, f"find_{source}", lambda: None)
+    monkeypatch.delattr(dblog.demo.demo, "local_spark")
+    done = CliRunner().invoke(app, ["demo", "--source", source])
+    assert done.exit_code == 2
+    assert "which is not installed" in done.stderr
+    assert hint in done.stderr
 
 
 TABLE = ShopTable("orders", ("id",), ("id", "total", "at"), 3)

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import dblog
-from tests.conftest import Database
+from dblog.demo.server import PostgresServer
+from tests.conftest import Database, MySQLDatabase
 from tests.history import History
 from tests.spark.apps import running
 
-pytestmark = [
-    pytest.mark.server,
-    pytest.mark.spark,
-    pytest.mark.parametrize("postgres", ["pg18"], indirect=True),
-]
+pytestmark = [pytest.mark.server, pytest.mark.spark]
+
+
+@pytest.fixture
+def postgres(servers: dict[str, PostgresServer]) -> PostgresServer:
+    """One is enough here."""
+    return servers["pg18"].start()
 
 
 @pytest.fixture
@@ -33,11 +37,11 @@ def table(database: Database) -> Database:
     return database
 
 
-def load(spark: SparkSession, folder: Path, database: Database, **options: Any) -> DataFrame:
+def load(spark: SparkSession, folder: Path, database: Database | MySQLDatabase, **options: Any) -> DataFrame:
     given = {"url": database.url, "spool": str(folder / "spool"), "chunkRows": "100", "parallelism": "2"}
     given |= {name: str(value) for name, value in options.items()}
     if "tables" not in given:
-        given.setdefault("table", "public.t")
+        given.setdefault("table", "t")
     return spark.readStream.format("dblog").options(**given).load()
 
 
@@ -148,6 +152,64 @@ def test_several_queries_share_a_session(spark: SparkSession, table: Database, t
     assert json.loads(enveloped.events[-1]["after"])["n"] == 1
 
 
+@pytest.mark.parametrize("mysql_server", ["mariadb"], indirect=True)
+def test_mariadb_gives_typed_columns_and_envelopes(
+    spark: SparkSession, mysql_database: MySQLDatabase, tmp_path: Path
+) -> None:
+    mysql_database.execute(
+        "create table t (id bigint unsigned primary key, n decimal(65, 30), took time(6), doc json,"
+        " size enum('small', 'large'), at datetime(6), seen timestamp(6) null)",
+        """insert into t values (18446744073709551615, 12345678901234567890123456789012345.5, '-838:59:58.5',
+            '{"a": [1, null]}', 'large', '2024-05-06 07:08:09.123456', '2024-05-06 07:08:09.123456')""",
+        "create table u (id int primary key)",
+        "insert into u values (1)",
+    )
+    typed, enveloped = History(), History(("table", "key"))
+    rows = load(spark, tmp_path / "a", mysql_database)
+    assert dict(rows.dtypes[:7]) == {
+        "id": "decimal(20,0)",
+        "n": "string",
+        "took": "string",
+        "doc": "string",
+        "size": "string",
+        "at": "timestamp_ntz",
+        "seen": "timestamp",
+    }
+    queries = [
+        start(rows, tmp_path / "a", into(typed)),
+        start(load(spark, tmp_path / "b", mysql_database, tables="*"), tmp_path / "b", into(enveloped)),
+    ]
+    try:
+        until(queries[0], lambda: typed.count("read") == 1)
+        until(queries[1], lambda: len(enveloped.events) == 2)
+        mysql_database.execute("update t set id = id - 1", "update u set id = 2")
+        until(queries[0], lambda: typed.count("create") == 1)
+        until(queries[1], lambda: len(enveloped.events) == 6)
+    finally:
+        for query in queries:
+            query.stop()
+    typed.check_order()
+    first, _, last = typed.events
+    values = {
+        "n": "12345678901234567890123456789012345.500000000000000000000000000000",
+        "took": "-838:59:58.500000",
+        "doc": '{"a": [1, null]}',
+        "size": "large",
+        "at": datetime(2024, 5, 6, 7, 8, 9, 123456),
+    }
+    keys = (2**64 - 1, 2**64 - 2)
+    for event, key in zip((first, last), keys, strict=True):
+        assert {name: event[name] for name in ("id", *values)} == {"id": key, **values}
+    seen = {"at": "2024-05-06T07:08:09.123456", "seen": "2024-05-06T07:08:09.123456Z"}
+    images = [json.loads(event["after"]) for event in enveloped.events if event["table"] == "t" and event["after"]]
+    assert images == [{"id": key, **values, **seen} for key in keys]
+    assert [(e["table"], e["op"], e["key"]) for e in enveloped.events if e["table"] == "u"] == [
+        ("u", "read", '{"id":1}'),
+        ("u", "delete", '{"id":1}'),
+        ("u", "create", '{"id":2}'),
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -155,7 +217,7 @@ def test_several_queries_share_a_session(spark: SparkSession, table: Database, t
         ({"table": "public.absent"}, "table public.absent does not exist"),
         ({"chunkRows": "many"}, "option 'chunkRows' has the value 'many'"),
         ({"columns": "id,nn"}, r"option 'columns' names \['nn'\]"),
-        ({"url": "mysql://localhost/x"}, "option 'url' is not a PostgreSQL URL"),
+        ({"url": "oracle://localhost/x"}, "option 'url' is not the URL of a database that is known here"),
     ],
     ids=["unknown", "table", "number", "columns", "url"],
 )

@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_USE = {
     "pyspark": {"spark", "demo", "cli", "__init__"},
     "psycopg2": {"sources", "demo", "cli"},
+    "pymysql": {"sources", "demo"},
     "fastapi": {"control"},
     "starlette": {"control"},
     "uvicorn": {"control"},

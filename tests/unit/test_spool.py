@@ -140,3 +140,16 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None
     with pytest.raises(SpoolError, match="as the spool") as caught:
         Spool(str(tmp_path / "file")).stage("c-0", T, handing())
     assert "option spool" in (caught.value.hint or "")
+
+
+def test_other_threads_find_a_spool_that_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(str(tmp_path / "spool"))
+    make = os.makedirs
+
+    def makedirs(*args: object, **options: object) -> None:
+        assert spool._fs is None, "it can be used before its folders are there"
+        make(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dblog.spool.os.makedirs", makedirs)
+    spool.sweep(())
+    assert spool._fs is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,28 +14,37 @@ import dblog
 from dblog.cli.program import FAILED, FIRST_LOOK, INTERRUPTED, AsJson, app, examples, print_json
 
 
+class DemoSource(StrEnum):
+    postgres = "postgres"
+    mariadb = "mariadb"
+    mysql = "mysql"
+
+
 @app.command(
-    epilog=examples("dblog demo", "dblog demo --seconds 30 --rows 500000", "dblog demo --keep /tmp/result"),
+    epilog=examples(
+        "dblog demo", "dblog demo --source mariadb", "dblog demo --seconds 30 --rows 500000 --keep /tmp/result"
+    ),
     rich_help_panel=FIRST_LOOK,
 )
 def demo(
+    source: Annotated[DemoSource, typer.Option(help="The database to run on.")] = DemoSource.postgres,
     seconds: Annotated[float, typer.Option(min=0, help="How long rows are changed once the streams run.")] = 12.0,
     rows: Annotated[int, typer.Option(min=6, help="Rows in the tables at the beginning.")] = 60_000,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Leave the Parquet result in this folder.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Let Spark speak, on standard error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Capture a busy PostgreSQL into Parquet and prove that nothing is lost.
+    """Capture a busy database into Parquet and prove that nothing is lost.
 
-    Starts an embedded PostgreSQL with a small shop, and Spark.
+    Starts an embedded PostgreSQL, or the machine's own MariaDB or MySQL, with a small shop, and Spark.
     Dumps and follows the shop's tables while they change.
     Compares the result with the source, row by row, and leaves nothing behind.
-    Needs Java 17 or newer.
+    Needs Java 17 or newer. MariaDB comes with apt-get install mariadb-server.
     """
     from dblog.demo.demo import Demo, run
 
     try:
-        verdict = run(Demo(seconds, rows, keep, verbose), Console(highlight=False, stderr=as_json))
+        verdict = run(Demo(source, seconds, rows, keep, verbose), Console(highlight=False, stderr=as_json))
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from dblog.cli.program import DATABASE, Tables, Url, app, examples, notes
 from dblog.cli.signals import terminable
 from dblog.cli.words import place
-from dblog.errors import PreconditionFailed
+from dblog.errors import ConfigError, PreconditionFailed
 
 if TYPE_CHECKING:
     from dblog.core.schema import TableSchema
@@ -49,30 +50,52 @@ def events(
     Reads through a temporary replication slot and, unless told otherwise, a publication of its own; both are gone
     afterwards. Begins with what is committed from now on.
     """
+    from dblog.sources.mysql.source import MySQL
     from dblog.spark.options import read_options
 
     left = number
     with terminable(), ExitStack() as stack:
-        for run in _runs(read_options({"url": url, "tables": tables}), publication, stack):
+        options = read_options({"url": url, "tables": tables})
+        follow = _runs_of_mysql if isinstance(options.source, MySQL) else _runs
+        for run in follow(options, publication, stack):
             for line in _lines(run):
                 typer.echo(line)
                 if left is not None and (left := left - 1) == 0:
                     return
 
 
+def _runs_of_mysql(options: Options, publication: str | None, stack: ExitStack) -> Iterator[Run]:
+    """The log of MySQL or MariaDB from now on, for ever."""
+    from dblog.sources.mysql.source import MySQL
+
+    source = options.source
+    assert isinstance(source, MySQL)
+    if publication is not None:
+        raise ConfigError("--publication is for PostgreSQL", hint="leave it out")
+    source.prepare(followed=None)
+    # an id of its own: two readers of one id end each other's sessions
+    log = replace(source, server_id=1 << 31 | time.time_ns() & 0x7FFFFFFF).stream(source.latest(), None)
+    stack.enter_context(closing(log))
+    notes().print(f"following {', '.join(map(str, source.tables()))}; Ctrl-C ends", soft_wrap=True)
+    yield from _read(log)
+
+
 def _runs(options: Options, publication: str | None, stack: ExitStack) -> Iterator[Run]:
     """The log from now on, for ever."""
     from dblog.sources.postgres.catalog import relation_schema
     from dblog.sources.postgres.connect import connect, translating
-    from dblog.sources.postgres.look import WATERMARK
     from dblog.sources.postgres.pgoutput import Decoder
     from dblog.sources.postgres.slots import PASSING, check_publication, passing_publication
+    from dblog.sources.postgres.source import Postgres
     from dblog.sources.postgres.stream import PostgresLog
+    from dblog.sources.relational import WATERMARK
 
-    schemas = options.source.tables()
+    source = options.source
+    assert isinstance(source, Postgres)
+    schemas = source.tables()
     if bare := [t for t, schema in schemas.items() if not schema.key]:
         raise PreconditionFailed(f"table {str(bare[0])!r} has no primary key", hint="dblog check shows what to do")
-    control = stack.enter_context(closing(connect(options.address, application_name="dblog events")))
+    control = stack.enter_context(closing(connect(source.address, application_name="dblog events")))
     if publication is not None:
         check_publication(control, publication)
     else:
@@ -82,11 +105,11 @@ def _runs(options: Options, publication: str | None, stack: ExitStack) -> Iterat
         if (relation.schema, relation.name) not in schemas:
             return None
         with translating(f"reading the schema of {relation.name}"), control.cursor() as cursor:
-            return relation_schema(cursor, relation, options.types)
+            return relation_schema(cursor, relation, source.types)
 
     slot = PASSING + f"{time.time_ns():x}"
     decoder = Decoder(resolve, watermark=WATERMARK)
-    log = PostgresLog(options.address, slot, publication, 0, decoder, temporary=True)
+    log = PostgresLog(source.address, slot, publication, 0, decoder, temporary=True)
     stack.enter_context(closing(log))
     notes().print(f"following {', '.join(map(str, schemas))}; Ctrl-C ends", soft_wrap=True)
     yield from _read(log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -22,17 +21,6 @@ from dblog.cli.program import (
 )
 from dblog.cli.words import count
 from dblog.errors import ConfigError
-
-# What the planner believes; of a partitioned table the sum over its partitions. -1: nobody has counted yet.
-_ESTIMATES = """
-select n.nspname, c.relname, (
-    select sum(l.reltuples)::bigint from pg_catalog.pg_class l
-    where l.relkind = 'r' and l.reltuples >= 0
-      and (l.oid = c.oid or l.oid in (select relid from pg_catalog.pg_partition_tree(c.oid)))
-)
-from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where (n.nspname, c.relname) in %s
-"""
 
 
 @app.command(
@@ -72,24 +60,16 @@ def tables(
 
 
 def _from_database(url: str, patterns: str) -> dict[str, Any]:
-    from dblog.sources.postgres.connect import connect, translating
     from dblog.spark.options import read_options
 
-    options = read_options({"url": url, "tables": patterns})
-    schemas = options.source.tables()
-    with (
-        closing(connect(options.address, application_name="dblog tables")) as connection,
-        translating("estimating the tables' rows"),
-        connection.cursor() as cursor,
-    ):
-        cursor.execute(_ESTIMATES, (tuple(tuple(t) for t in schemas) or (("", ""),),))
-        rows = {(schema, table): estimate for schema, table, estimate in cursor.fetchall()}
+    source = read_options({"url": url, "tables": patterns}).source
+    schemas = source.tables()
     return {
         str(table): {
             "version": schema.version,
             "key": list(schema.key),
             "columns": [[c.name, c.type] for c in schema.columns],
-            "rows": rows.get((table.schema, table.name)),
+            "rows": source.estimate(table),
         }
         for table, schema in schemas.items()
     }

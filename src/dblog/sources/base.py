@@ -28,6 +28,10 @@ def _none() -> Ints:
     return np.empty(0, np.int64)
 
 
+def _nobody() -> npt.NDArray[np.object_]:
+    return np.empty(0, np.object_)
+
+
 @dataclass(frozen=True)
 class Commits:
     """The transactions that committed in a stretch of the log, in order: one element of each array for each."""
@@ -35,14 +39,23 @@ class Commits:
     positions: Ints = field(default_factory=_none)
     """Where each ends; a batch may end there."""
     xids: Ints = field(default_factory=_none)
-    """Their ids, for the visibility barrier."""
+    """What the visibility barrier knows them by."""
     rows: Ints = field(default_factory=_none)
     """Rows of the stretch up to the end of each."""
     nbytes: Ints = field(default_factory=_none)
     """Bytes of the stretch up to the end of each."""
+    origins: npt.NDArray[np.object_] = field(default_factory=_nobody)
+    """Whose numbers `numbers` are, where the log names its transactions in a way that other servers know too; '' for
+    a transaction without a name."""
+    numbers: Ints = field(default_factory=_none)
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def between(self, start: int, end: int) -> Commits:
+        """Those that end in `(start, end]`; rows and bytes still count from the beginning of the stretch."""
+        first, last = np.searchsorted(self.positions, [start, end], "right").tolist()
+        return Commits(*(getattr(self, f.name)[first:last] for f in fields(Commits)))
 
 
 def joined(parts: Sequence[Commits]) -> Commits:
@@ -66,6 +79,9 @@ class Run:
     """Bytes received from the database for this run."""
     committed_at: int | None = None
     """When the last transaction committed, by the database's clock, in microseconds since 1970."""
+    replaced: Sequence[TableName] = ()
+    """Tables that have got rows which the log does not show: their changes say that they were emptied, and a dump must
+    bring the rows."""
 
     @property
     def position(self) -> int | None:
@@ -87,6 +103,11 @@ class LogStream(Protocol):
         ...
 
     @property
+    def place(self) -> str | None:
+        """The place that it was opened at, in terms of the server that is read (see `Origin.place`)."""
+        ...
+
+    @property
     def idle_position(self) -> int:
         """The log is known to hold nothing of ours between the last run and this position."""
         ...
@@ -105,6 +126,8 @@ class Origin:
     position: int
     suspects: tuple[int, ...]
     """Transactions in progress at that moment: they may be committed before the position and yet not be visible."""
+    place: str | None = None
+    """The position in terms that another server of the same cluster understands, where the log has such."""
 
 
 class Selection(Protocol):
@@ -120,6 +143,16 @@ class Selection(Protocol):
 
 class Source(Boundaries, Protocol):
     """A source database, seen from the driver and the executors. Picklable; holds no connection when pickled."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether windows end at watermarks that are written, or without writing anything (`high_watermark`)."""
+        ...
+
+    @property
+    def default_schema(self) -> str:
+        """Where a table is that is named without a schema."""
+        ...
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
         """Check every precondition, create what is missing and allowed, or raise PreconditionFailed with all of it.
@@ -144,16 +177,35 @@ class Source(Boundaries, Protocol):
         """The position of the end of the database's log now."""
         ...
 
-    def stream(self, position: int) -> LogStream:
-        """Open the log after `position`. Raises PositionLost when it no longer reaches back that far."""
+    def stream(self, position: int, place: str | None) -> LogStream:
+        """Open the log after `position`, which on another server is found by its `place`; positions only grow all the
+        same. Raises PositionLost when the log no longer reaches back that far."""
+        ...
+
+    def place(self, place: str | None, commits: Commits, position: int) -> str | None:
+        """The place of a position, after some transactions that follow a place."""
+        ...
+
+    def comparable(self, place: str | None, other: str | None) -> bool:
+        """Whether the positions of two places count the same log."""
+        ...
+
+    def covers(self, place: str | None, other: str | None) -> bool:
+        """Whether all that is before the other place is before this one."""
         ...
 
     def write_watermark(self, token: str) -> int:
         """Write `token` to the watermark table; a position at or after its commit. Raises WatermarkError."""
         ...
 
-    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        """Those of the committed transactions `xids` that a select started now might still not see."""
+    def high_watermark(self) -> int:
+        """Without writing: a position at or after the commit of all that a select has been able to see until now, and
+        that the log is sure to reach."""
+        ...
+
+    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+        """Those of the committed transactions `xids`, all of them before `place`, that a select started now might still
+        not see; fewer may stand for all of them."""
         ...
 
     def select(self, table: TableName, extent: Extent, key: str | None) -> Selection:

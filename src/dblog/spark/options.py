@@ -15,6 +15,9 @@ from dblog.core.schema import TableName
 from dblog.errors import ConfigError
 from dblog.planner import Settings
 from dblog.segments import Limit
+from dblog.sources.mysql import connect as mysql
+from dblog.sources.mysql.kinds import TypeOptions as MyTypeOptions
+from dblog.sources.mysql.source import MySQL
 from dblog.sources.postgres.connect import Address, parse
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.source import Postgres
@@ -31,16 +34,20 @@ class Option:
 
 
 OPTIONS = (
-    Option("url", "postgresql://user:password@host:port/database", "the source; any libpq parameter may follow"),
+    Option("url", "postgresql://user:password@host:port/database", "the source; also mysql:// or mariadb://"),
     Option("table", "schema.table", "follow one table: the stream has its columns"),
     Option("tables", "patterns like public.*, !public.tmp_*", "follow many tables: the stream has JSON envelopes"),
     Option("columns", "names separated by commas", "of one table, only these columns and the key"),
     Option("dump", "initial or never", "whether each table's full state is delivered first", "initial"),
     Option("slot", "lower-case letters, digits, _", "the replication slot; one for each query", "from the tables"),
     Option("publication", "a name", "the publication", "the slot's name"),
+    Option("serverId", "a number", "MySQL, MariaDB: the replica id of this stream; one for each", "from the tables"),
     Option("spool", "a folder or file system URI", "where captured log and chunks wait", "a temporary folder"),
     Option("pipeline", "a name", "what people call this stream: dblog status, dblog dump ...", "the slot's name"),
     Option("state", "a file or off", "where requests, settings and progress are kept", "one file for each user"),
+    Option(
+        "watermark", "table or none", "none: write nothing to the source, for read-only users and replicas", "table"
+    ),
     Option("chunkRows", "auto or a number", "rows per chunk of a dump; auto adapts them to the select's time", "auto"),
     Option("parallelism", "a number", "chunks that are selected at the same time", "the driver's cores, at most 8"),
     Option("maxRowsPerTrigger", "a number", "rows of log per batch, cut between transactions", "no limit"),
@@ -48,6 +55,7 @@ OPTIONS = (
     Option("readAheadBytes", "a size like 256m", "how far capture may run ahead of Spark", "256m"),
     Option("before", "true or false", "also deliver the old row where the log has it", "false"),
     Option("decimals", "decimal or string", "string: deliver numeric columns as text", "decimal"),
+    Option("dates", "date or string", "MySQL, MariaDB: string delivers dates, impossible ones too, as text", "date"),
     Option("arrays", "array or string", "string: deliver array columns as PostgreSQL's literal", "array"),
     Option("heartbeatSeconds", "a number", "how often an idle stream acknowledges the log", "30"),
     Option("patienceSeconds", "a number", "how long a lost connection is tried again", "300"),
@@ -58,7 +66,7 @@ OPTIONS = (
 class Options:
     """Checked options. Does not show secrets."""
 
-    address: Address
+    address: Address | mysql.Address
     table: TableName | None
     patterns: tuple[Pattern, ...]
     columns: tuple[str, ...] | None
@@ -68,20 +76,35 @@ class Options:
     pipeline: str
     state: str | None
     """Where the state store is: None for the default place, `off` for none."""
-    types: TypeOptions
+    server_id: int
+    decimals: str
+    dates: str
+    arrays: str
+    writes: bool
     settings: Settings
     limit: Limit
 
     @property
-    def source(self) -> Postgres:
+    def source(self) -> Postgres | MySQL:
+        if isinstance(self.address, mysql.Address):
+            return MySQL(
+                address=self.address,
+                patterns=self.patterns,
+                server_id=self.server_id,
+                columns=self.columns,
+                types=MyTypeOptions(decimals=self.decimals, dates=self.dates),  # type: ignore[arg-type]
+                before=self.settings.before,
+                writes=self.writes,
+            )
         return Postgres(
             address=self.address,
             patterns=self.patterns,
             slot=self.slot,
             publication=self.publication,
             columns=self.columns,
-            types=self.types,
+            types=TypeOptions(decimals=self.decimals, arrays=self.arrays),  # type: ignore[arg-type]
             before=self.settings.before,
+            writes=self.writes,
         )
 
 
@@ -93,8 +116,9 @@ def read_options(given: Mapping[str, str]) -> Options:
         if name.lower() not in known and not name.startswith("__"):
             raise ConfigError(f"unknown option {name!r}", hint="the options are " + ", ".join(o.name for o in OPTIONS))
     read = _Reader(values)
-    address = parse(read.required("url"))
-    table, patterns = read.tables()
+    address = _address(read.required("url"))
+    schema = address.database if isinstance(address, mysql.Address) else "public"
+    table, patterns = read.tables(schema)
     slot = read.slot(address)
     return Options(
         address=address,
@@ -106,9 +130,11 @@ def read_options(given: Mapping[str, str]) -> Options:
         spool=values.get("spool") or _default_spool(address, slot),
         pipeline=values.get("pipeline") or slot,
         state=values.get("state"),
-        types=TypeOptions(
-            decimals=read.choice("decimals", ("decimal", "string")), arrays=read.choice("arrays", ("array", "string"))
-        ),
+        server_id=read.number("serverId", 1, 2**32 - 1, _server_id(address, slot)),
+        decimals=read.choice("decimals", ("decimal", "string")),
+        dates=read.choice("dates", ("date", "string")),
+        arrays=read.choice("arrays", ("array", "string")),
+        writes=read.choice("watermark", ("table", "none")) == "table",
         settings=Settings(
             dump=read.choice("dump", ("initial", "never")) == "initial",
             before=read.choice("before", ("false", "true")) == "true",
@@ -159,7 +185,7 @@ class _Reader:
             raise _bad(name, value, "a size like 64m, 1g or a number of bytes")
         return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
 
-    def tables(self) -> tuple[TableName | None, tuple[Pattern, ...]]:
+    def tables(self, default_schema: str) -> tuple[TableName | None, tuple[Pattern, ...]]:
         if ("table" in self._values) == ("tables" in self._values):
             both = "table" in self._values
             raise ConfigError(
@@ -167,9 +193,9 @@ class _Reader:
                 hint='.option("table", "public.orders") gives typed columns, .option("tables", "public.*") envelopes',
             )
         if "table" in self._values:
-            table = parse_table(self._values["table"])
-            return table, parse_patterns(self._values["table"], "table")
-        patterns = parse_patterns(self._values["tables"])
+            table = parse_table(self._values["table"], default_schema=default_schema)
+            return table, parse_patterns(self._values["table"], "table", default_schema=default_schema)
+        patterns = parse_patterns(self._values["tables"], default_schema=default_schema)
         if all(p.exclude for p in patterns):
             raise _bad("tables", self._values["tables"], "at least one pattern without '!'")
         return None, patterns
@@ -185,7 +211,7 @@ class _Reader:
             raise _bad("columns", value, "names separated by commas")
         return names
 
-    def slot(self, address: Address) -> str:
+    def slot(self, address: Address | mysql.Address) -> str:
         value = self._values.get("slot")
         if value is not None:
             if not re.fullmatch(r"[a-z0-9_]{1,63}", value):
@@ -196,8 +222,31 @@ class _Reader:
         return f"dblog_{slug}_{_digest(address.database, tables)}"
 
 
-def _default_spool(address: Address, slot: str) -> str:
-    place = _digest(address.get("host"), address.get("port"), address.database)
+def _address(url: str) -> Address | mysql.Address:
+    scheme = url.partition("://")[0]
+    if scheme in mysql.SCHEMES:
+        return mysql.parse(url)
+    if scheme in ("postgresql", "postgres"):
+        return parse(url)
+    raise ConfigError(
+        "option 'url' is not the URL of a database that is known here",
+        hint="write it as postgresql://user:password@host:5432/database, mysql://... or mariadb://...",
+    )
+
+
+def _place(address: Address | mysql.Address) -> tuple[str, str, str]:
+    if isinstance(address, mysql.Address):
+        return address.host, str(address.port), address.database
+    return address.get("host"), address.get("port"), address.database
+
+
+def _server_id(address: Address | mysql.Address, slot: str) -> int:
+    """One that no replica has been given by hand, always the same for the same stream."""
+    return (1 << 31) | int(hashlib.sha256("\0".join((*_place(address), slot)).encode()).hexdigest()[:7], 16)
+
+
+def _default_spool(address: Address | mysql.Address, slot: str) -> str:
+    place = _digest(*_place(address))
     return os.path.join(tempfile.gettempdir(), f"dblog-spool-{os.getuid()}", f"{slot}-{place}")
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from dblog.core.schema import TableName
 from dblog.sources.postgres.connect import identifier, literal
+from dblog.sources.problems import Problem
+from dblog.sources.relational import WATERMARK
 
-WATERMARK = TableName("dblog", "watermark")
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 _PUBLISH = "insert, update, delete, truncate"
 
@@ -26,27 +27,14 @@ class Setup:
     """There is no checkpoint yet: the slot may be created."""
     followed: frozenset[TableName] = frozenset()
     """Tables that the pipeline has followed so far: the publication must have held them all the time."""
+    writes: bool = True
+    """Watermarks are written."""
 
     @property
     def published(self) -> tuple[TableName, ...]:
         """What the publication holds: the tables, once each, and the watermark table as the last."""
-        return (*dict.fromkeys(table for table in self.tables if table != WATERMARK), WATERMARK)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that is not as it must be, and the SQL or setting that cures it."""
-
-    what: str
-    fix: str
-    fatal: bool = True
-    creatable: bool = False
-    """`prepare` runs the fix itself; never fatal."""
-    lost: bool = False
-    """The log no longer reaches back to the pipeline's position."""
-
-    def __str__(self) -> str:
-        return f"- {self.what}\n  fix: " + self.fix.replace("\n", "\n       ")
+        watermark = (WATERMARK,) if self.writes else ()
+        return (*dict.fromkeys(table for table in self.tables if table != WATERMARK), *watermark)
 
 
 WATERMARK_SQL = (
@@ -166,7 +154,9 @@ class Look:
             "SELECT *, pg_has_role(pubowner, 'USAGE') AS owned FROM pg_publication WHERE pubname = %s",
             setup.publication,
         )
-        *self.tables, self.watermark = self._all(_RELATIONS, *map(list, zip(*setup.published, strict=True)))
+        found = self._all(_RELATIONS, *map(list, zip(*setup.published, strict=True)))
+        self.watermark: Any = found.pop() if setup.writes else None
+        self.tables = found
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_server()
@@ -174,9 +164,11 @@ class Look:
             yield Problem(f"the watermark table '{WATERMARK}' cannot be captured", "leave it out of the tables")
         for table in self.tables:
             yield from self._of_table(table)
-        watermark = list(self._of_watermark(self.watermark))
-        yield from watermark
-        owned = self.watermark.owned if self.watermark.oid is not None else not any(p.fatal for p in watermark)
+        owned = True
+        if self.watermark is not None:
+            watermark = list(self._of_watermark(self.watermark))
+            yield from watermark
+            owned = self.watermark.owned if self.watermark.oid is not None else not any(p.fatal for p in watermark)
         if self.publication is None:
             yield self._no_publication(watermark_owned=owned)
         else:
@@ -211,7 +203,7 @@ class Look:
             yield Problem(what, "move to a database with encoding UTF8", fatal=False)
         if not s.streams:
             yield Problem(f"role {s.role!r} may not read the log (no REPLICATION)", replication_sql(s.role))
-        if s.read_only == "on":
+        if s.read_only == "on" and self.setup.writes:
             fix = f"ALTER ROLE {identifier(s.role)} SET default_transaction_read_only = off;"
             yield Problem(f"role {s.role!r} is read-only by default, so watermarks cannot be written", fix)
 
@@ -333,7 +325,7 @@ class Look:
         pub, q, ours = self.setup.publication, identifier(self.setup.publication), self.setup.published
         rows = self._all("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", pub)
         members = {TableName(*row) for row in rows}
-        for table in (*self.tables, self.watermark):
+        for table in (*self.tables, *([self.watermark] if self.setup.writes else [])):
             missing = (table.schema, table.name) not in members and (table.oid is not None or table is self.watermark)
             if missing and not found.puballtables and (table.kind != "p" or found.pubviaroot):
                 may = found.owned and (watermark_owned if table is self.watermark else table.owned)

@@ -18,12 +18,14 @@ import time
 import psycopg2.errors
 from psycopg2.extras import NamedTupleCursor
 
-from dblog.errors import PositionLost, PreconditionFailed
+from dblog.errors import PreconditionFailed
 from dblog.sources.postgres import look
 from dblog.sources.postgres.connect import Connection, translating
-from dblog.sources.postgres.look import WATERMARK, Problem, Setup
+from dblog.sources.postgres.look import Setup
+from dblog.sources.problems import Problem, refuse
+from dblog.sources.relational import WATERMARK
 
-__all__ = ["WATERMARK", "Problem", "Setup", "admin_sql", "check", "prepare"]
+__all__ = ["Problem", "Setup", "admin_sql", "check", "prepare"]
 
 OLDEST_SERVER = 130000
 SLOT_SECONDS = 60
@@ -50,10 +52,7 @@ def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_S
         cur.execute("SET LOCAL lock_timeout = '10s'")
         cur.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
         problems = check(connection, setup)
-        if fatal := [p for p in problems if p.fatal]:
-            kind = PositionLost if any(p.lost for p in fatal) else PreconditionFailed
-            many = "1 problem" if len(fatal) == 1 else f"{len(fatal)} problems"
-            raise kind(f"the server is not ready for capture, {many}:\n" + "\n".join(map(str, fatal)))
+        refuse(problems)
         creatable = [p.fix for p in problems if p.creatable]
         for fix in creatable:
             if fix != look.slot_sql(setup.slot):
@@ -64,11 +63,10 @@ def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_S
 
 def admin_sql(setup: Setup, role: str) -> str:
     """The whole set-up as a script for an administrator: afterwards `role` needs no further privilege."""
-    *tables, watermark = setup.published
     rights = [look.grant("USAGE", schema, role) for schema in dict.fromkeys(t.schema for t in setup.published)]
-    rights += [look.grant("SELECT", table, role) for table in tables]
-    rights += [look.grant("SELECT, UPDATE", watermark, role)]
-    return "\n".join([look.replication_sql(role), *look.WATERMARK_SQL, *rights, look.publication_sql(setup)]) + "\n"
+    rights += [look.grant("SELECT, UPDATE" if t == WATERMARK else "SELECT", t, role) for t in setup.published]
+    watermark = look.WATERMARK_SQL if setup.writes else ()
+    return "\n".join([look.replication_sql(role), *watermark, *rights, look.publication_sql(setup)]) + "\n"
 
 
 def _await_release(connection: Connection, slot: str, patience: float) -> None:

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from dblog.core.names import Pattern, select_tables
-from dblog.core.offset import Extent, Key
+from dblog.core.names import Pattern
+from dblog.core.offset import Extent
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import (
-    ConfigError,
-    ConnectionLost,
-    DecodeError,
     KeyChanged,
     PositionLost,
     PreconditionFailed,
     SchemaChanged,
-    SourceError,
-    TableLocked,
-    TableUnreadable,
     WatermarkError,
 )
-from dblog.sources.base import Origin
-from dblog.sources.postgres import chunks, preflight
+from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.postgres import chunks, preflight, visibility
 from dblog.sources.postgres.catalog import read_tables, relation_schema
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
-from dblog.sources.postgres.preflight import WATERMARK, Setup
+from dblog.sources.postgres.preflight import Setup
 from dblog.sources.postgres.stream import PostgresLog
-
-_T = TypeVar("_T")
-
-PEOPLE_SECONDS = 5
-"""How long a statement that people wrote may run."""
+from dblog.sources.postgres.visibility import Snapshot
+from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 SEARCH_PATH = 'search_path = "$user", public'
 """Where the names in conditions and probes are looked up, as people expect; our own statements qualify all names."""
-
-LOCK_SECONDS = 1
-"""How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
 
 # Everything that could be captured: ordinary and partitioned tables, but not partitions of their own.
 _CANDIDATES = """
@@ -77,7 +62,7 @@ from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slo
 
 
 @dataclass(frozen=True)
-class Postgres:
+class Postgres(Relational[Connection]):
     """A PostgreSQL database, a slot on it, and the tables to follow. Connections are per process, made when needed."""
 
     address: Address
@@ -88,12 +73,19 @@ class Postgres:
     """Only these columns (and the key) of every table; None for all."""
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
+    writes: bool = True
+    """Watermarks are written; otherwise windows end without writing anything."""
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
+    @property
+    def default_schema(self) -> str:
+        return "public"
+
     def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
         """What the preflight looks at; `followed` is None for a new stream."""
-        return Setup(self.slot, self.publication, self._names(), followed is None, frozenset(followed or ()))
+        known = frozenset(followed or ())
+        return Setup(self.slot, self.publication, self.names(), followed is None, known, self.writes)
 
     def prepare(self, *, followed: Collection[TableName] | None) -> None:
         setup = self.setup(followed=followed)
@@ -109,52 +101,28 @@ class Postgres:
             )
 
     def tables(self) -> Mapping[TableName, TableSchema]:
-        return self._describe(self._names())
+        return self._describe(self.names())
 
-    def _names(self) -> tuple[TableName, ...]:
-        """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
-        preflight says so."""
+    def _candidates(self, session: Connection) -> list[TableName]:
+        with session.cursor() as cursor:
+            cursor.execute(_CANDIDATES)
+            return [TableName(*row) for row in cursor.fetchall()]
 
-        def candidates(connection: Connection) -> list[TableName]:
-            with translating("listing the tables"), connection.cursor() as cursor:
-                cursor.execute(_CANDIDATES)
-                return [TableName(*row) for row in cursor.fetchall()]
-
-        named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
-        names = select_tables(self.patterns, {*self._with(candidates), *named})
-        if not names:
-            raise ConfigError(
-                f"no table of the database matches {self.patterns[0].text!r}",
-                hint="the option tables takes patterns like public.* or sales.orders, separated by commas",
-            )
-        return names
-
-    def _describe(self, names: tuple[TableName, ...]) -> dict[TableName, TableSchema]:
-        def describe(connection: Connection) -> dict[TableName, TableSchema]:
-            with translating("reading the tables' schemas"), connection.cursor() as cursor:
-                return read_tables(cursor, names, self.types)
-
-        return {name: self._narrowed(schema) for name, schema in self._with(describe).items()}
-
-    def _narrowed(self, schema: TableSchema) -> TableSchema:
-        """The schema with only the columns that are wanted."""
-        if self.columns is None:
-            return schema
-        wanted = {*self.columns, *schema.key}
-        return TableSchema(schema.table, tuple(c for c in schema.columns if c.name in wanted), schema.key)
+    def _read_tables(self, session: Connection, names: Collection[TableName]) -> dict[TableName, TableSchema]:
+        with session.cursor() as cursor:
+            return read_tables(cursor, tuple(names), self.types)
 
     # -- the log ---------------------------------------------------------------------------------------------
 
     def origin(self) -> Origin:
         slot = self._slot()
-        _, _, running = self._snapshot()
-        return Origin(slot["confirmed"], tuple(int(x) & 0xFFFFFFFF for x in running))
+        return Origin(slot["confirmed"], tuple(int(x) & 0xFFFFFFFF for x in self._snapshot().running))
 
     def latest(self) -> int:
         (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         return int(position)
 
-    def stream(self, position: int) -> PostgresLog:
+    def stream(self, position: int, place: str | None = None) -> PostgresLog:
         slot = self._slot()
         if slot["confirmed"] > position:
             raise PositionLost(
@@ -162,7 +130,7 @@ class Postgres:
                 hint="another reader used the slot, or the checkpoint is an old copy: changes in between are lost to "
                 "this stream; drop the slot and start with a new checkpoint, which dumps the tables again",
             )
-        names = set(self._names())
+        names = set(self.names())
 
         def resolve(relation: Relation) -> TableSchema | None:
             if TableName(relation.schema, relation.name) not in names:
@@ -176,6 +144,15 @@ class Postgres:
 
         decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
         return PostgresLog(self.address, self.slot, self.publication, position, decoder)
+
+    def place(self, place: str | None, commits: Commits, position: int) -> None:
+        """A slot is one server's."""
+
+    def comparable(self, place: str | None, other: str | None) -> bool:
+        return True
+
+    def covers(self, place: str | None, other: str | None) -> bool:
+        raise NotImplementedError
 
     def _slot(self) -> dict[str, Any]:
         found = self._ask(
@@ -212,40 +189,24 @@ class Postgres:
                 f"cannot write a watermark: {error.message}", hint=f"create the table {WATERMARK}; see docs/postgres.md"
             ) from error
 
-    def invisible(self, xids: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        """A transaction is visible to selects once it has left the server's list of running ones, which happens some
-        time after its commit is in the log."""
-        _, end, running = self._snapshot()
-        # the log has 32 bits of the number: the rest is that of the nearest number to the snapshot's end
-        full = end + ((xids - end + (1 << 31)) % (1 << 32)) - (1 << 31)
-        hidden = (full >= end) | np.isin(full, running)
-        return tuple(int(x) for x in np.unique(xids[hidden]))
+    def high_watermark(self) -> int:
+        (bound,) = self._ask(visibility.INSERTED)
+        if self.latest() < bound:
+            self._ask(visibility.FLUSH)
+        return int(bound)
 
-    def _snapshot(self) -> tuple[int, int, npt.NDArray[np.int64]]:
-        (text,) = self._ask("select pg_catalog.pg_current_snapshot()::text")
-        oldest, end, running = text.split(":")
-        return int(oldest), int(end), np.array([int(x) for x in running.split(",") if x], np.int64)
+    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+        return self._snapshot().hidden(xids)
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot.parse(*self._ask("select pg_catalog.pg_current_snapshot()::text"))
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
-    def key(self, table: TableName) -> str:
-        with translating(f"looking at the key of {table}"):
-            return self._with(lambda connection: chunks.primary_key(connection, table))
-
-    def last_key(self, table: TableName) -> Key | None:
-        schema = self._keyed(table)
-        with _reading(f"looking for the last key of {table}"):
-            return self._with(lambda connection: chunks.last_key(connection, schema))
-
-    def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
-        schema = self._keyed(table)
-        with _reading(f"looking for chunk boundaries of {table}"):
-            return self._with(lambda connection: chunks.cuts(connection, schema, Extent(after, upto), rows, count))
-
     def select(self, table: TableName, extent: Extent, key: str | None) -> Select:
-        connection = self._connection("chunks")
+        connection = self._session("chunks")
         try:
-            with _reading(f"reading table {table}"), connection.cursor() as cursor:
+            with self._reading(f"reading table {table}"), connection.cursor() as cursor:
                 cursor.execute("begin read only")
                 cursor.execute(chunks.touch(connection, table))
                 if key is not None and chunks.primary_key(connection, table) != key:
@@ -258,45 +219,10 @@ class Postgres:
             raise
         return Select(self, schema, extent)
 
-    def _keyed(self, table: TableName) -> TableSchema:
-        """The table's schema, of which only the key must be true now."""
-        at = (os.getpid(), self, table, self.key(table))
-        if at not in _KEYED:
-            _KEYED.clear()  # there are never many at work
-            _KEYED[at] = self._describe((table,))[table]
-        return _KEYED[at]
-
-    # -- requests --------------------------------------------------------------------------------------------
-
-    def estimate(self, table: TableName) -> int | None:
-        with translating(f"estimating the size of {table}"):
-            return self._with(lambda connection: chunks.estimate(connection, table))
-
-    def missing(self, table: TableName, keys: Sequence[Key]) -> list[Key]:
-        schema = self._keyed(table)
-        for key in keys:
-            if len(key) != len(schema.key):
-                raise TableUnreadable(
-                    f"the key {list(key)!r} has {len(key)} values; that of {table} has {len(schema.key)}: "
-                    + ", ".join(schema.key)
-                )
-        with _reading(f"looking for keys of {table}", everything=True):
-            return self._with(lambda connection: chunks.missing(connection, schema, keys))
-
-    def check_condition(self, table: TableName, where: str) -> None:
-        with _reading(f"checking the condition for {table}", everything=True):
-            self._with(lambda connection: chunks.explain(connection, table, where), "people")
+    # -- for people ------------------------------------------------------------------------------------------
 
     def identity(self) -> Mapping[str, str]:
         return {"source": str(self.address), "slot": self.slot, "publication": self.publication}
-
-    def probe(self, query: str) -> float:
-        found = self._ask(query, role="probe")
-        try:
-            (value,) = found
-            return float(value)
-        except (TypeError, ValueError):
-            raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
 
     def health(self) -> Mapping[str, Any]:
         found = self._ask(_HEALTH, self.slot, role="health")
@@ -304,42 +230,29 @@ class Postgres:
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    def _ask(self, query: str, *parameters: object, role: str = "control") -> Any:
-        def ask(connection: Connection) -> Any:
-            with translating("asking the database"), connection.cursor() as cursor:
-                cursor.execute(query, parameters or None)
-                return cursor.fetchone()
+    @property
+    def _chunks(self) -> Chunks[Connection]:
+        return chunks
 
-        return self._with(ask, role)
+    def _translating(self, doing: str) -> AbstractContextManager[None]:
+        return translating(doing)
 
-    def _with(self, use: Callable[[Connection], _T], role: str = "control") -> _T:
-        """Use this process's connection for a role; one that fails is closed, so that the next use opens a new one."""
-        connection = self._connection(role)
-        try:
-            return use(connection)
-        except BaseException:
-            self._forget(role)
-            raise
-
-    def _connection(self, role: str) -> Connection:
-        at = (os.getpid(), self.address, role)
-        connection = _CONNECTIONS.get(at)
-        if connection is None or connection.closed:
-            connection = connect(self.address, application_name=f"dblog {role}")
-            with translating("preparing the session"), connection.cursor() as cursor:
-                # a watermark must not wait for a standby: it only has to reach the log
-                cursor.execute("set synchronous_commit = local")
-                cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
-                if role in ("people", "probe"):
-                    cursor.execute(f"set statement_timeout = '{PEOPLE_SECONDS}s'")
-                    cursor.execute(f"set default_transaction_read_only = on; set {SEARCH_PATH}")
-            _CONNECTIONS[at] = connection
+    def _open(self, role: str) -> Connection:
+        connection = connect(self.address, application_name=f"dblog {role}")
+        with translating("preparing the session"), connection.cursor() as cursor:
+            # a watermark must not wait for a standby: it only has to reach the log
+            cursor.execute("set synchronous_commit = local")
+            cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
+            if role in PEOPLE:
+                cursor.execute(f"set statement_timeout = '{PEOPLE_SECONDS}s'")
+                cursor.execute(f"set default_transaction_read_only = on; set {SEARCH_PATH}")
         return connection
 
-    def _forget(self, role: str) -> None:
-        connection = _CONNECTIONS.pop((os.getpid(), self.address, role), None)
-        if connection is not None:
-            connection.close()
+    def _alive(self, session: Connection) -> bool:
+        return not session.closed
+
+    def _close(self, session: Connection) -> None:
+        session.close()
 
 
 @dataclass(frozen=True)
@@ -354,30 +267,8 @@ class Select:
     def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
         def read(connection: Connection) -> None:
             own = self._extent.where is not None or bool(self._extent.keys)
-            with _reading(f"reading table {self.schema.table}", everything=own):
+            with self._source._reading(f"reading table {self.schema.table}", everything=own):
                 chunks.select(connection, self.schema, self._extent, take)
                 connection.cursor().execute("commit")
 
         self._source._with(read, "chunks")
-
-
-@contextlib.contextmanager
-def _reading(doing: str, *, everything: bool = False) -> Iterator[None]:
-    """Tell apart what concerns only the table, or with `everything` the part of it that somebody asked for."""
-    try:
-        with translating(doing):
-            yield
-    except (ConnectionLost, TableLocked, KeyChanged, TableUnreadable, DecodeError):
-        raise
-    except (SchemaChanged, PreconditionFailed) as error:
-        raise TableUnreadable(error.message, hint=error.hint) from error
-    except SourceError as error:
-        if not everything:
-            raise
-        raise TableUnreadable(error.message, hint=error.hint) from error
-
-
-_KEYED: dict[tuple[int, Postgres, TableName, str], TableSchema] = {}
-
-_CONNECTIONS: dict[tuple[int, Address, str], Connection] = {}
-"""Connections of this process. Spark's workers live on between tasks, and so do these."""

@@ -1,0 +1,193 @@
+"""A database server of one's own: started as a child, on 127.0.0.1, with all its files in one directory.
+
+A server lives no longer than the process that started it. The guard is a second small process that holds the reading
+end of a pipe: whatever way the owner ends, `kill -9` included, the pipe closes, and the guard stops the server and
+removes its directory. (A parent-death signal would be tied to the thread that started the server, and to Linux.)
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+from dblog.errors import ConfigError, SourceError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+PORT_ATTEMPTS = 5
+
+
+class OwnServer:
+    """One server. `start` and `stop` it, or use it in a `with`.
+
+    `kill` ends the server as a crash would and keeps the data: `start` then recovers it, on the same port.
+    """
+
+    _scheme: str
+    """Of its URLs."""
+    _user: str
+    """The one account that is there from the beginning and has all rights."""
+    _shutdown: signal.Signals
+    _crash: signal.Signals
+    _taken: str
+    """What the server says when it cannot have its port."""
+
+    def __init__(self, *, port: int | None = None, run_as: Mapping[str, Any] | None = None) -> None:
+        self._wanted_port = port
+        self._port = port or 0
+        self._run_as = run_as or {}
+        self._password = ""
+        self._home: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def data(self) -> Path:
+        return self._own() / "data"
+
+    @property
+    def log(self) -> Path:
+        """What the server writes to its standard error."""
+        return self._own() / "server.log"
+
+    def _url(self, database: str, user: str, password: str | None) -> str:
+        """The password of the first account is known here; another user's is asked for."""
+        secret = self._password if password is None and user == self._user else password
+        login = quote(user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
+        return f"{self._scheme}://{login}@127.0.0.1:{self._port}/{quote(database, safe='')}"
+
+    def start(self) -> Self:
+        """Create the data directory if there is none, and return when the server accepts connections."""
+        if self.running:
+            return self
+        try:
+            if self._home is None:
+                self._prepare()
+            for attempt in range(1, PORT_ATTEMPTS + 1):
+                self._port = self._port or _free_port()
+                if self._launch():
+                    return self
+                # Another process took the port between our look and the server's bind.
+                if self._wanted_port or attempt == PORT_ATTEMPTS:
+                    raise SourceError(f"port {self._port!r} is in use", hint="leave the port out to get a free one")
+                self._port = 0
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Shut down, and remove the data unless it was asked to be kept. Does nothing to a stopped server."""
+        self._end(self._shutdown)
+        if self._guard is not None:
+            with suppress(BrokenPipeError):
+                self._guard.communicate(b"stopped\n")
+            self._guard = None
+        self._home = None
+        self._port = self._wanted_port or 0
+
+    def kill(self) -> None:
+        """End at once: the next `start` recovers."""
+        self._end(self._crash)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                # A shutdown waits for replication clients; one that no longer reads would hold it for ever.
+                self._process.send_signal(self._crash)
+                self._process.wait(STOP_SECONDS)
+        self._process = None
+
+    def _own(self) -> Path:
+        if self._home is None:
+            raise ConfigError("the server has no directory before it is started", hint="call start() first")
+        return self._home
+
+    def _watch(self, script: str, *arguments: Path) -> None:
+        """Start the guard: a shell script that reads a line if the server is already down, or else the end."""
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", script, "guard", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # out of reach of a Ctrl-C or a kill of the owner's process group
+            **self._run_as,
+        )
+
+    def _launch(self) -> bool:
+        """Whether the server accepts connections; False if its port is taken."""
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=self._environment(),
+                start_new_session=True,
+                **self._run_as,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._ready(self._process.pid, begin):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                said = self._said(begin)
+                if self._taken in said:
+                    return False
+                raise SourceError(f"{self._scheme} did not start:\n{said[-2000:].strip()}")
+            time.sleep(0.01)
+        return True
+
+    def _said(self, begin: int) -> str:
+        return self.log.read_bytes()[begin:].decode(errors="replace")
+
+    # -- what a kind of server brings ------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Make the server's own directory and its data, under the eyes of a guard."""
+        raise NotImplementedError
+
+    def _command(self) -> Sequence[str | Path]:
+        raise NotImplementedError
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of the owner's, and messages in English because some are looked at."""
+        raise NotImplementedError
+
+    def _ready(self, pid: int, begin: int) -> bool:
+        """Whether the server accepts connections. What it has said in this life is in its log from `begin` on."""
+        raise NotImplementedError
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: the binary log, and chunk reads over the binary protocol."""

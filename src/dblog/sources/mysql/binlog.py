@@ -1,0 +1,187 @@
+"""From packets to events: their positions, checked and decompressed.
+
+Everything that an event's meaning depends on but does not itself say is kept here: the file and the place in it, which
+is counted because the header's is 4 bytes of a number that can be greater, or 0; and the checksum.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from struct import unpack_from
+
+import numpy as np
+
+from dblog.errors import DecodeError, PositionLost
+from dblog.sources.columns import Bytes, Ints, Raw
+from dblog.sources.mysql.compressed import inflated, is_large, parts
+from dblog.sources.mysql.connect import ServerError
+from dblog.sources.mysql.events import HEADER, KNOWN, Events, Type, file_and_place, position, unknown
+from dblog.sources.mysql.packets import Packets
+
+CHECKSUM = 4
+MOST_FILES = 1000
+"""Of so many files it is remembered when they were begun."""
+
+_CONTROL = np.zeros(256, np.bool_)
+_CONTROL[[Type.rotate, Type.format, Type.heartbeat, Type.heartbeat_v2]] = True
+
+_ARTIFICIAL = 0x20
+"""The flag of an event that the server has made up for us: it is in no file."""
+_INTACT = 0x2144DF1C
+"""The CRC-32 of anything followed by its own CRC-32."""
+
+
+class EventReader:
+    """Events from a position on, which must be that of an event. What lies before it is not given. `shift` is added to
+    the numbers of files. It notes in `files` when each was begun; the first must have been at `created`, if that is
+    known."""
+
+    def __init__(self, begin: int, shift: int = 0, files: dict[int, int] | None = None, created: int = 0) -> None:
+        self._begin = begin
+        self._shift = shift
+        self._files = {} if files is None else files
+        self._created = created
+        self._file, self._place = file_and_place(begin)
+        self._checksum = 0
+        self._fresh = False
+
+    @property
+    def position(self) -> int:
+        """Of what comes next."""
+        return position(self._file, self._place)
+
+    def read(self, packets: Packets) -> Iterator[Events]:
+        """The events of some packets. Raises ServerError for what the server says instead."""
+        if not len(packets):
+            return
+        base = int(packets.start[0])
+        raw = Raw.pad(packets.data[base : packets.end[-1]])
+        start, end = packets.start - base + Raw.origin, packets.end - base + Raw.origin
+        failed = np.flatnonzero(raw.data[start] != 0)
+        if failed.size:
+            raise _failure(raw.data[start[failed[0]] : end[failed[0]]].tobytes())
+        at = start + 1
+        if np.any(end - at < HEADER) or np.any(raw.le32(at + 9) != end - at):
+            raise DecodeError("an event in the log does not have the size that it says")
+        kind = raw.data[at + 4]
+        apart = _CONTROL[kind]
+        for number in np.flatnonzero(kind == Type.payload).tolist():
+            apart[number] = is_large(raw.data[at[number] + HEADER : end[number]].tobytes())
+        first = 0
+        for number in [*np.flatnonzero(apart).tolist(), len(kind)]:
+            if number > first:
+                for events in self._events(raw, kind[first:number], at[first:number], end[first:number]):
+                    yield inflated(events)
+            if number < len(kind):
+                yield from self._apart(raw, int(kind[number]), int(at[number]), int(end[number]))
+            first = number + 1
+
+    def _apart(self, raw: Raw, kind: int, at: int, end: int) -> Iterator[Events]:
+        """An event that comes alone: because others depend on it, or because of its size."""
+        event = raw.data[at:end].tobytes()
+        if kind == Type.payload:
+            for events in self._events(raw, np.array([kind], np.uint8), np.array([at]), np.array([end])):
+                yield from parts(events)
+        elif kind == Type.rotate:
+            self._rotate(event)
+        elif kind == Type.format:
+            self._format(event)
+        elif self._checksum and zlib.crc32(event) != _INTACT:
+            raise _damaged()
+
+    def _rotate(self, event: bytes) -> None:
+        """The log goes on in another file. Whether one that was made up has a checksum is not said anywhere."""
+        made_up = _made_up(event)
+        checked = zlib.crc32(event) == _INTACT
+        if not checked and self._checksum and not made_up:
+            raise _damaged()
+        body = event[HEADER : -CHECKSUM if checked else None]
+        name = re.search(rb"\.(\d+)\Z", body[8:])
+        if name is None:
+            raise DecodeError(f"the log goes on in a file whose name has no number: {body[8:]!r}")
+        file, place = int(name[1]) + self._shift, int.from_bytes(body[:8], "little")
+        if file < self._file:
+            raise PositionLost(
+                f"the log goes back from file {self._file} to file {file}",
+                hint="the log was reset: start with a new checkpoint and a new dump",
+            )
+        self._file, self._place = file, place
+        self._fresh = True
+
+    def _format(self, event: bytes) -> None:
+        """The beginning of a file; also sent, made up, when reading begins further on."""
+        algorithm = event[-5]
+        if algorithm not in (0, 1):
+            raise DecodeError(f"the log has checksums of kind {algorithm}, which is not known")
+        if algorithm and zlib.crc32(event) != _INTACT:
+            raise _damaged()
+        self._checksum = CHECKSUM if algorithm else 0
+        created = int.from_bytes(event[:4], "little")
+        if self._created not in (0, created):
+            raise PositionLost(
+                f"the log has another file {self._file - self._shift} than the one that was read",
+                hint="the log was reset: start with a new checkpoint and a new dump",
+            )
+        self._created = 0
+        while len(self._files) >= MOST_FILES:
+            self._files.pop(min(self._files))
+        self._files[self._file] = created
+        if not _made_up(event):
+            self._place += len(event)
+
+    def _events(self, raw: Raw, kind: Bytes, at: Ints, end: Ints) -> Iterator[Events]:
+        if not KNOWN[kind].all():
+            raise unknown(int(kind[np.argmin(KNOWN[kind])]))
+        size = end - at
+        if self._checksum:
+            data = raw.data.data
+            # All in C: this is the only step that takes events one by one.
+            found = map(zlib.crc32, map(data.__getitem__, map(slice, at.tolist(), end.tolist())))
+            if np.any(np.fromiter(found, np.int64, len(at)) != _INTACT):
+                raise _damaged()
+            end = end - CHECKSUM
+        said = raw.le32(at + 13)
+        # That a file is encrypted is said again, without a place, when reading begins further on.
+        made_up = (raw.le32(at + 17) & np.uint32(_ARTIFICIAL) != 0) | ((kind == Type.start_encryption) & (said == 0))
+        counted = np.where(made_up, 0, size)
+        after = self._place + np.cumsum(counted)
+        if np.any((said != after & 0xFFFFFFFF) & (said != 0) & ~made_up):
+            raise DecodeError("the places of events in the log do not add up: the server has left some out")
+        self._place = int(after[-1])
+        base = position(self._file, 0)
+        events = Events(
+            raw,
+            kind,
+            at + HEADER,
+            end,
+            raw.le32(at).astype(np.int64),
+            base + after - counted,
+            base + after,
+            size,
+            self._fresh,
+        )
+        self._fresh = False
+        wanted = int(np.searchsorted(events.position, self._begin))
+        if wanted < len(events):
+            yield events.some(slice(wanted, None)) if wanted else events
+
+
+def _made_up(event: bytes) -> bool:
+    place, flags = unpack_from("<IH", event, 13)
+    return bool(flags & _ARTIFICIAL) or not place
+
+
+def _damaged() -> DecodeError:
+    return DecodeError(
+        "an event in the log is damaged: its checksum is wrong", hint="see the server's disk and network"
+    )
+
+
+def _failure(packet: bytes) -> ServerError:
+    if packet[0] == 0xFF:
+        (number,) = unpack_from("<H", packet, 1)
+        text = packet[9:] if packet[3:4] == b"#" else packet[3:]
+        return ServerError(number, text.decode(errors="replace"))
+    return ServerError(2013, "the server has ended the log")

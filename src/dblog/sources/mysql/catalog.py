@@ -1,0 +1,115 @@
+"""Table schemas from the catalog as it is now. The log describes its tables itself (`tablemap`), in equal terms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from dblog.core.schema import TableName, TableSchema
+from dblog.sources.mysql.connect import Connection
+from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.kinds import Code, MyType, TypeOptions
+from dblog.sources.mysql.spelling import read_type
+from dblog.sources.mysql.tablemap import MappedColumn, TableMap
+from dblog.sources.mysql.types import my_column
+
+SYSTEM = ("mysql", "information_schema", "performance_schema", "sys", "dblog")
+
+_CANDIDATES = """
+select table_schema, table_name from information_schema.tables where table_type in ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+
+# Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
+_COLUMNS = """
+select column_name, is_nullable = 'YES', column_type, character_octet_length, character_set_name, collation_name
+from information_schema.columns where table_schema = %s and table_name = %s order by ordinal_position
+"""
+_KEY = """
+select column_name from information_schema.statistics
+where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
+"""
+# MariaDB keeps a hash for each unique key of long columns, in a column of its own.
+_HASHES = """
+select max(nullable = 'YES') from information_schema.statistics
+where index_type = 'HASH' and table_schema = %s and table_name = %s group by index_name
+"""
+# A name of MariaDB's may stand for a collation in several character sets.
+_COLLATIONS = {
+    "MariaDB": (
+        "select character_set_name, full_collation_name, id "
+        "from information_schema.collation_character_set_applicability"
+    ),
+    "MySQL": "select character_set_name, collation_name, id from information_schema.collations",
+}
+
+_KNOWN: WeakKeyDictionary[Connection, dict[tuple[str, str], int]] = WeakKeyDictionary()
+"""The collations of the servers at the other ends."""
+
+
+def candidates(connection: Connection) -> list[TableName]:
+    """Every table that a pattern may mean; the preflight says which of them cannot be captured."""
+    return [TableName(*row) for row in _rows(connection, _CANDIDATES, ()) if row[0].lower() not in SYSTEM]
+
+
+def read_types(
+    connection: Connection, names: Collection[TableName], flavor: Flavor
+) -> dict[TableName, dict[str, MyType]]:
+    """The columns of these tables in their order; tables that do not exist are absent."""
+    found = {name: {c.name: c.type for c in _columns(connection, name, flavor)} for name in names}
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def _columns(connection: Connection, table: TableName, flavor: Flavor) -> list[MappedColumn]:
+    collations = _collations(connection, flavor)
+    return [
+        MappedColumn(column, read_type(text, octets, collations.get((charset, collation)), flavor), bool(nullable))
+        for column, nullable, text, octets, charset, collation in _rows(connection, _COLUMNS, table)
+    ]
+
+
+def _collations(connection: Connection, flavor: Flavor) -> dict[tuple[str, str], int]:
+    """Their numbers, by character set and name."""
+    if connection not in _KNOWN:
+        rows = _rows(connection, _COLLATIONS[flavor.name], ())
+        _KNOWN[connection] = {(charset, name): int(number) for charset, name, number in rows}
+    return _KNOWN[connection]
+
+
+def read_tables(
+    connection: Connection, names: Collection[TableName], flavor: Flavor, options: TypeOptions
+) -> dict[TableName, TableSchema]:
+    """The tables of these names as the catalog describes them now; those that do not exist are absent."""
+    return {
+        table: TableSchema(
+            table,
+            tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()),
+            _key(connection, table),
+        )
+        for table, columns in read_types(connection, names, flavor).items()
+    }
+
+
+def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableMap | None:
+    """The table as the log would describe it now; None when there is none."""
+    columns = _columns(connection, table, flavor)
+    for (nullable,) in _rows(connection, _HASHES, table):  # they come last
+        columns.append(MappedColumn(_hidden_name(columns), MyType(Code.bigint, unsigned=True), bool(nullable)))
+    return TableMap(0, table, tuple(columns), _key(connection, table)) if columns else None
+
+
+def _key(connection: Connection, table: TableName) -> tuple[str, ...]:
+    return tuple(column for (column,) in _rows(connection, _KEY, table))
+
+
+def _hidden_name(columns: Collection[MappedColumn]) -> str:
+    """A name as the server gives it, which no column has."""
+    taken = {column.name for column in columns}
+    return next(name for name in (f"DB_ROW_HASH_{n}" for n in count(1)) if name not in taken)
+
+
+def _rows(connection: Connection, query: str, values: Iterable[str]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(query, tuple(values) or None)
+        return list(cursor.fetchall())

@@ -1,0 +1,228 @@
+"""Chunk reads: where a table is cut, and the rows between two cuts, over the binary protocol.
+
+Keys travel as texts that the server reads as the same value, so that only the server, with the column's own collation,
+ever compares two of them. A comparison of rows `(a, b) > (x, y)` would not use the index; written out it does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from struct import pack, unpack_from
+
+import pyarrow as pa
+
+from dblog.core.offset import Extent, Key
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import TableUnreadable
+from dblog.sources.columns import Raw
+from dblog.sources.mysql.connect import Connection, ServerError, identifier
+from dblog.sources.mysql.kinds import MyColumn
+from dblog.sources.mysql.packets import Packets, Receiver
+from dblog.sources.mysql.results import decode_packets
+
+BATCH_BYTES = 2 << 20
+LEAST_BYTES = 1 << 20
+"""Rows are decoded in portions of at least this size, however slowly they come: each has a price of its own."""
+KEYS_PER_QUERY = 1000
+READ_SECONDS = 3600.0
+"""How long a select may be silent."""
+
+_PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
+
+# Of one table each: only then does MariaDB look at that table alone, and not at all of the server.
+_KEY = """
+select column_name from information_schema.statistics
+where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
+"""
+_COLUMNS = """
+select column_name, concat_ws(' ', column_name, column_type, collation_name) from information_schema.columns
+where table_schema = %s and table_name = %s
+"""
+
+
+def primary_key(connection: Connection, table: TableName) -> str:
+    """What the table's primary key consists of. Collations count, because they order."""
+    with connection.cursor() as cursor:
+        cursor.execute(_KEY, tuple(table))
+        key = [name for (name,) in cursor.fetchall()]
+        cursor.execute(_COLUMNS, tuple(table))
+        columns = dict(cursor.fetchall())
+    if not key:
+        what = "has no primary key" if columns else "does not exist"
+        raise TableUnreadable(f"table {table} {what}")
+    return ", ".join(columns[name] for name in key)
+
+
+def last_key(connection: Connection, schema: TableSchema) -> Key | None:
+    """The greatest key of the table."""
+    backwards = ", ".join(f"{identifier(name)} desc" for name in schema.key)
+    return _one_key(connection, schema, f"order by {backwards} limit 1")
+
+
+def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]:
+    """Every `rows`-th key of the extent, at most `count`; ends with the extent's upper bound if that is near."""
+    assert extent.upto is not None
+    found: list[Key] = []
+    while len(found) < count and extent.upto not in found:
+        rest = Extent(found[-1] if found else extent.after, extent.upto)
+        clauses = f"where {_within(schema, rest)} order by {_key(schema)} limit 1 offset {rows - 1}"
+        found.append(_one_key(connection, schema, clauses) or extent.upto)
+    return found
+
+
+def select(connection: Connection, schema: TableSchema, extent: Extent, take: Callable[[pa.RecordBatch], None]) -> None:
+    """Hand the rows of the extent to `take`, batch by batch, as they arrive."""
+    names = ", ".join(map(identifier, schema.names))
+    query = f"select {names} from {identifier(*schema.table)} where {_within(schema, extent)} order by {_key(schema)}"
+    connection._execute_command(_PREPARE, query)
+    (statement, columns) = unpack_from("<IH", connection._read_packet()._data, 1)
+    for _ in range(columns + 1):
+        connection._read_packet()
+    connection._execute_command(_EXECUTE, pack("<IBI", statement, 0, 1))
+    receiver = Receiver(connection._sock, 1)
+    head = columns + 2  # the number of columns, their descriptions, and the end of them
+    while True:
+        if not receiver.receive(READ_SECONDS, BATCH_BYTES):
+            raise ServerError(2013, f"the server was silent for {READ_SECONDS:.0f} s")
+        packets = receiver.packets
+        if len(packets) and packets.data[packets.start[0]] == 0xFF:
+            raise _error(packets, 0)
+        if head:
+            if len(packets) < head:
+                continue
+            receiver.drop(head)
+            head, packets = 0, receiver.packets
+        if not len(packets):
+            continue
+        last = len(packets) - 1
+        ends = packets.data[packets.start[last]] in (0xFE, 0xFF)
+        if not ends and packets.end[last] - packets.start[0] < LEAST_BYTES:
+            continue
+        rows = packets.first(last) if ends else packets
+        if len(rows):
+            first, end = int(rows.start[0]), int(rows.end[-1])
+            raw = Raw.pad(rows.data[first:end])
+            shift = Raw.origin - first
+            take(decode_packets(raw, rows.start + shift, rows.end + shift, schema))
+        if ends:
+            if packets.data[packets.start[last]] == 0xFF:
+                raise _error(packets, last)
+            break
+        receiver.drop(len(packets))
+    connection._sock.settimeout(None)
+    connection._execute_command(_CLOSE, pack("<I", statement))
+
+
+def _error(packets: Packets, number: int) -> ServerError:
+    body = bytes(packets.data[packets.start[number] : packets.end[number]])
+    (code,) = unpack_from("<H", body, 1)
+    return ServerError(
+        code, body[9:].decode(errors="replace") if body[3:4] == b"#" else body[3:].decode(errors="replace")
+    )
+
+
+def missing(connection: Connection, schema: TableSchema, keys: Sequence[Key]) -> list[Key]:
+    """Those of the keys that no row has. The server compares, so another spelling of a key may well have one."""
+    found: list[Key] = []
+    with connection.cursor() as cursor:
+        for key in keys:
+            equal = _within(schema, Extent(keys=(key,)))
+            cursor.execute(f"select 1 from {identifier(*schema.table)} where {equal} limit 1")
+            if cursor.fetchone() is None:
+                found.append(key)
+    return found
+
+
+def explain(connection: Connection, table: TableName, where: str) -> None:
+    """Have the server plan a select under the condition, and not run it."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"explain select 1 from {identifier(*table)} where ({where})")
+
+
+def estimate(connection: Connection, table: TableName) -> int | None:
+    """What the storage engine guesses."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select table_rows from information_schema.tables where table_schema = %s and table_name = %s", tuple(table)
+        )
+        found = cursor.fetchone()
+    return None if found is None or found[0] is None else int(found[0])
+
+
+def _one_key(connection: Connection, schema: TableSchema, clauses: str) -> Key | None:
+    texts = ", ".join(_as_text(schema.column(name)) for name in schema.key)
+    with connection.cursor() as cursor:
+        cursor.execute(f"select {texts} from {identifier(*schema.table)} {clauses}")
+        found = cursor.fetchone()
+    return None if found is None else tuple(str(value) for value in found)
+
+
+def _key(schema: TableSchema) -> str:
+    return ", ".join(map(identifier, schema.key))
+
+
+_NUMBERED = ("enum", "set", "bit")
+"""Types that are ordered as numbers, whatever they look like."""
+
+
+_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "year")
+
+
+def _as_text(column: object) -> str:
+    assert isinstance(column, MyColumn)
+    name = identifier(column.name)
+    if column.codec in _NUMBERED:
+        return f"cast({name} + 0 as char)"
+    if column.codec == "float":  # whose own text is shorter than its value
+        return f"cast({name} + 0e0 as char)"
+    if pa.types.is_binary(column.arrow):
+        return f"hex({name})"
+    return f"cast({name} as char)"
+
+
+def _literal(column: object, text: str) -> str:
+    """A value of the column, for a comparison with it."""
+    assert isinstance(column, MyColumn)
+    if column.codec in _NUMBERED or column.codec in _NUMBERS:
+        if not re.fullmatch(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", text):
+            raise TableUnreadable(f"{text!r} is no value of column {column.name!r} ({column.type})")
+        return text.strip()  # as a text it would be compared as a floating-point number, which rounds
+    if pa.types.is_binary(column.arrow):
+        return f"x'{bytes.fromhex(text).hex()}'"
+    # In digits nothing can be taken for something else.
+    return f"_utf8mb4 x'{text.encode().hex()}'" if text else "''"
+
+
+def _name(column: object) -> str:
+    assert isinstance(column, MyColumn)
+    return f"({identifier(column.name)} + 0)" if column.codec in _NUMBERED else identifier(column.name)
+
+
+def _within(schema: TableSchema, extent: Extent) -> str:
+    bounds: list[str] = []
+    if extent.keys:
+        bounds.append("(" + " or ".join(_equal(schema, key) for key in extent.keys) + ")")
+    if extent.after is not None:
+        bounds.append(_beyond(schema, extent.after, ">"))
+    if extent.upto is not None:
+        bounds.append(_beyond(schema, extent.upto, "<", inclusive=True))
+    if extent.where is not None:
+        bounds.append(f"({extent.where})")
+    return " and ".join(bounds) or "true"
+
+
+def _equal(schema: TableSchema, key: Key) -> str:
+    columns = [schema.column(name) for name in schema.key]
+    return "(" + " and ".join(f"{_name(c)} = {_literal(c, t)}" for c, t in zip(columns, key, strict=True)) + ")"
+
+
+def _beyond(schema: TableSchema, key: Key, sign: str, *, inclusive: bool = False) -> str:
+    """`(a, b) > (x, y)` as `a >= x and (a > x or (a = x and (b > y)))`, for which the index is used."""
+    columns = [schema.column(name) for name in schema.key]
+    values = [_literal(c, t) for c, t in zip(columns, key, strict=True)]
+    names = [_name(c) for c in columns]
+    last = f"{names[-1]} {sign}{'=' if inclusive else ''} {values[-1]}"
+    for name, value in zip(names[-2::-1], values[-2::-1], strict=True):
+        last = f"({name} {sign} {value} or ({name} = {value} and {last}))"
+    return f"{names[0]} {sign}= {values[0]} and {last}" if len(names) > 1 else last

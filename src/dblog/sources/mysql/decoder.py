@@ -1,0 +1,324 @@
+"""The log: events to runs of typed change batches.
+
+What has arrived is decoded as a whole. Transactions, ordinals and tables are arrays over the events; the row events of
+a table are decoded together (`rows`). Only table maps that were not seen before, statements and watermarks, which are
+rare, are looked at one at a time.
+
+A transaction begins with a GTID event, whose position is the `_lsn` of its changes: it is the one position that is
+known when a large transaction is decoded in parts. It ends with an XID, a COMMIT or, if it is a single statement, with
+that. What outlives a call is the table maps and the transaction in progress: nothing depends on where calls are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dblog.core.event import Op
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import DecodeError
+from dblog.sources.base import Commits, Run
+from dblog.sources.columns import Ints, Mask
+from dblog.sources.mysql.binlog import EventReader
+from dblog.sources.mysql.events import BEGINS, Events, Type
+from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.gtid import Delivered, Names
+from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
+from dblog.sources.mysql.packets import Packets
+from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
+from dblog.sources.mysql.statements import Statement, read_statement
+from dblog.sources.mysql.transactions import names
+
+_BEGIN = np.zeros(256, np.bool_)
+_BEGIN[list(BEGINS)] = True
+
+_STANDALONE = 1
+"""The flag of MariaDB's GTID event for a transaction that is a single statement."""
+_TIMED = 49
+"""Bytes of MySQL's GTID event up to and including the time of the commit."""
+
+
+@dataclass(frozen=True)
+class _Transaction:
+    """A transaction in progress between two calls."""
+
+    lsn: int = 0
+    committed_at: int = 0
+    xid: int = 0
+    origin: str = ""
+    delivered: bool = False
+    changes: int = 0
+    several: bool = False
+    """It is not a single statement."""
+    token: str | None = None
+    maps: dict[int, Target] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Feed:
+    """Events and their transactions. Transaction 0 is the one already in progress."""
+
+    events: Events
+    commits: Ints
+    """The events that end a transaction."""
+    transaction: Ints
+    """The number of each event's transaction."""
+    first: Ints
+    """The first event of each transaction."""
+    lsn: Ints
+    committed_at: Ints
+    xid: Ints
+    origin: Names
+    delivered: Mask
+    """They are before the place where the stream goes on, in a log that is read from further back."""
+    open: bool
+    several: bool
+    """Of the last transaction."""
+    stated: list[tuple[int, TableName, bool]]
+    """The tables that a statement has emptied, and whether it has given them other rows."""
+    tokens: dict[int, str] = field(default_factory=dict)
+
+
+class Decoder:
+    """Turns packets, in any portions, into runs, from the event at `begin` on.
+
+    `watermark` names the table whose column `token` carries the watermarks. `before` adds the old rows.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        flavor: Flavor,
+        begin: int,
+        *,
+        watermark: TableName,
+        before: bool = False,
+        shift: int = 0,
+        delivered: Delivered | None = None,
+        files: dict[int, int] | None = None,
+        created: int = 0,
+    ) -> None:
+        """`shift`, `files` and `created` are the reader's. Transactions that have been `delivered` are passed over."""
+        self._maps = TableMaps(tables, flavor, watermark)
+        self._before = before
+        self._reader = EventReader(begin, shift, files, created)
+        self._delivered = delivered
+        self._open: _Transaction | None = None
+
+    @property
+    def position(self) -> int:
+        """Of what comes next."""
+        return self._reader.position
+
+    @property
+    def inside(self) -> bool:
+        """A transaction has begun and not ended."""
+        return self._open is not None
+
+    def feed(self, packets: Packets) -> list[Run]:
+        """The runs of the next packets. The last has no position when they end inside a transaction."""
+        runs: list[Run] = []
+        begun = self._open is not None
+        for events in self._reader.read(packets):
+            if events.fresh and self._open is not None:
+                if begun:
+                    raise DecodeError(
+                        "the log has a large transaction that does not end: the server failed while it wrote it",
+                        hint="start with a new checkpoint and a new dump",
+                    )
+                runs.pop()
+                self._open = None
+            runs += self._runs(self._read(events))
+            begun = begun and self._open is not None
+        return runs
+
+    def _read(self, events: Events) -> _Feed:
+        """Find the transactions."""
+        raw, kind = events.raw, events.kind
+        begin = _BEGIN[kind]
+        carried = self._open or _Transaction()
+        transaction: Ints = np.cumsum(begin, dtype=np.int64)
+        opened = np.flatnonzero(begin)
+        first = np.append(0, opened)
+        query = kind == Type.query
+        tail = raw.le64(events.end - 8)
+        several_from = query & (tail >> np.uint64(16) == int.from_bytes(b"\0BEGIN", "little"))
+        commit = (kind == Type.xid) | query & (tail >> np.uint64(8) == int.from_bytes(b"\0COMMIT", "little"))
+        begun = np.cumsum(several_from)
+        marked = raw.data[events.start[opened] + 12] & _STANDALONE == 0
+        several = np.append(carried.several, (kind[opened] == Type.mariadb_gtid) & marked)
+
+        def is_several(number: int) -> bool:
+            """Whether the transaction of an event has, up to that event, turned out to be more than a statement."""
+            mine = int(transaction[number])
+            return bool(several[mine] or begun[number] - (begun[first[mine]] if mine else 0))
+
+        stated: list[tuple[int, TableName, bool]] = []
+        for number in np.flatnonzero(query & ~several_from & ~commit).tolist():
+            statement = _statement(events.body(number))
+            emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
+            stated += [(number, table, table in statement.replaced) for table in emptied]
+            commit[number] = statement.ends and not is_several(number)
+        self._check(events, begin, commit)
+        commits = np.flatnonzero(commit)
+        last = len(kind) - 1
+        origin, xid = names(events, opened)
+        feed = _Feed(
+            events,
+            commits,
+            transaction,
+            first,
+            lsn=np.append(carried.lsn, events.position[opened]),
+            committed_at=np.append(carried.committed_at, _committed_at(events, opened)),
+            xid=np.append(carried.xid, xid),
+            origin=np.append(np.array([carried.origin], np.object_), origin),
+            delivered=np.append(carried.delivered, self._delivered(origin, xid) if self._delivered else xid < 0),
+            open=bool(np.count_nonzero(begin) + (self._open is not None) - len(commits)),
+            several=is_several(last),
+            stated=stated,
+        )
+        if carried.token is not None:
+            feed.tokens[0] = carried.token
+        return feed
+
+    def _check(self, events: Events, begin: Mask, commit: Mask) -> None:
+        both = begin | commit
+        marks = begin[both]
+        if marks.size and (marks[0] != (self._open is None) or np.any(marks[1:] == marks[:-1])):
+            raise DecodeError("begins and commits do not alternate in the log")
+        depth = np.cumsum(begin) - np.cumsum(commit) + (self._open is not None)
+        if np.any(IS_ROWS[events.kind] & (depth == 0)):
+            raise DecodeError("the log has a change outside a transaction")
+
+    def _runs(self, feed: _Feed) -> list[Run]:
+        events = feed.events
+        counts = np.zeros(len(events), np.int64)
+        counted = np.zeros(len(events), np.int64)
+        found: list[tuple[Target, Ints, Changes]] = []
+        carried = self._open.maps if self._open else {}
+        maps, groups = self._maps.targets(events, feed.transaction, carried)
+        for target, numbers in groups:
+            numbers = numbers[~feed.delivered[feed.transaction[numbers]]]
+            if target.layout is not None and len(numbers):
+                changes = find_changes(
+                    target.layout, events.raw, events.start[numbers], events.end[numbers], events.kind[numbers]
+                )
+                counts[numbers] = changes.counts
+                counted[numbers] = 0 if target.watermark else changes.counts
+                found.append((target, numbers, changes))
+        emptied = [
+            (number, schema, replaced)
+            for number, table, replaced in feed.stated
+            if not feed.delivered[feed.transaction[number]] and (schema := self._maps.schema(table)) is not None
+        ]
+        for number, _, _ in emptied:
+            counts[number] += 1
+            counted[number] += 1
+        before = np.append(0, np.cumsum(counts))
+        base = before[feed.first]
+        base[0] = -self._open.changes if self._open else 0
+
+        def told(numbers: Any) -> tuple[Any, Any, Any, Any]:
+            """What `table_batch` asks of events."""
+            mine = feed.transaction[numbers]
+            return feed.lsn[mine], before[numbers] - base[mine], feed.xid[mine], feed.committed_at[mine]
+
+        batches: list[tuple[TableSchema, pa.RecordBatch, Ints]] = []
+        for target, numbers, changes in found:
+            assert target.layout is not None
+            batch, event = table_batch(changes, *told(numbers), before=self._before and not target.watermark)
+            if target.watermark:
+                feed.tokens.update(_tokens(batch, feed.transaction[numbers[event]]))
+            else:
+                batches.append((target.layout.schema, batch, numbers[event]))
+        for number, schema, _ in emptied:
+            gone = truncation(schema, *map(int, told(number)), before=self._before)
+            batches.append((schema, gone, np.array([number])))
+        replaced = [(number, schema.table) for number, schema, replaced in emptied if replaced]
+        runs = list(_cut(feed, batches, np.append(0, np.cumsum(counted)), replaced))
+        self._carry(feed, int(before[-1] - base[-1]), maps)
+        return runs
+
+    def _carry(self, feed: _Feed, changes: int, maps: dict[int, Target]) -> None:
+        self._open = None
+        if feed.open:
+            last = len(feed.first) - 1
+            lsn, committed_at, xid = (int(values[last]) for values in (feed.lsn, feed.committed_at, feed.xid))
+            whose = feed.origin[last], bool(feed.delivered[last])
+            self._open = _Transaction(
+                lsn, committed_at, xid, *whose, changes, feed.several, feed.tokens.get(last), maps
+            )
+
+
+def _statement(body: bytes) -> Statement:
+    """The statement of a QUERY event: session, duration, length of the schema's name, error, length of the status."""
+    schema = body[8]
+    at = 13 + int.from_bytes(body[11:13], "little")
+    name, text = body[at : at + schema], body[at + schema + 1 :]
+    return read_statement(text.decode(errors="replace"), name.decode(errors="replace"))
+
+
+def _committed_at(events: Events, begins: Ints) -> Ints:
+    """When transactions committed: MariaDB says the second, MySQL the microsecond."""
+    kind, start = events.kind[begins], events.start[begins]
+    timed = ((kind == Type.gtid) | (kind == Type.anonymous)) & (events.end[begins] - start >= _TIMED)
+    micros = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64) & ((1 << 55) - 1)
+    return np.where(timed, micros, events.when[begins] * 1_000_000)
+
+
+def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str]]:
+    """The `token` of watermarks' new rows, by number of transaction."""
+    if "token" not in batch.schema.names:
+        raise DecodeError("the watermark table has no column 'token'")
+    for number, op, token in zip(
+        transaction.tolist(), batch.column("_op").to_pylist(), batch.column("token").to_pylist(), strict=True
+    ):
+        if op != Op.delete and token is not None:
+            yield number, token if isinstance(token, str) else token.decode()
+
+
+def _cut(
+    feed: _Feed,
+    batches: list[tuple[TableSchema, pa.RecordBatch, Ints]],
+    rows: Ints,
+    replaced: list[tuple[int, TableName]],
+) -> Iterator[Run]:
+    """The runs. One ends with every watermark's transaction and with the last commit; an open transaction is a run of
+    its own. `rows` counts the rows in front of each event; `replaced` are tables and the events that did it."""
+    size = np.append(0, np.cumsum(feed.events.size))
+    number = feed.transaction[feed.commits]
+    marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
+    stops = sorted({*marked.tolist(), *range(len(feed.commits))[-1:]})
+    first = begin = 0
+    cuts: list[tuple[int, Run]] = []
+    for last in stops:
+        mine = slice(first, last + 1)
+        ends = feed.commits[mine] + 1
+        commits = Commits(
+            feed.events.after[feed.commits[mine]],
+            feed.events.after[feed.commits[mine]],
+            rows[ends] - rows[begin],
+            size[ends] - size[begin],
+            np.where(feed.delivered[number[mine]], "", feed.origin[number[mine]]),
+            feed.xid[number[mine]],
+        )
+        nbytes = int(size[ends[-1]] - size[begin])
+        committed_at = int(feed.committed_at[number[last]])
+        cuts.append((int(ends[-1]), Run((), commits, feed.tokens.get(int(number[last])), nbytes, committed_at)))
+        first, begin = last + 1, int(ends[-1])
+    if feed.open:
+        cuts.append((len(feed.events), Run(nbytes=int(size[-1] - size[begin]))))
+    begin = 0
+    for end, run in cuts:
+        changes = []
+        for schema, batch, event in batches:
+            low, high = np.searchsorted(event, [begin, end])
+            if high > low:
+                changes.append((int(event[low]), schema, batch[int(low) : int(high)]))
+        in_order = tuple(change[1:] for change in sorted(changes, key=lambda change: change[0]))
+        yield replace(run, changes=in_order, replaced=tuple(t for number, t in replaced if begin <= number < end))
+        begin = end

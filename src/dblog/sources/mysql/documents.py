@@ -1,0 +1,230 @@
+"""A column of MySQL's binary JSON to text, many documents at a time (`json` reads one).
+
+The documents of a column mostly have the same members. So they are sorted by their type, then by their number of
+members and by their names, and then each member is again a column, of which the same can be said. What does not come
+in numbers (documents like few others, rare types) or is not as it should be is left to `json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.errors import DecodeError
+from dblog.sources import columns
+from dblog.sources.columns import Bytes, Cells, Ints, Mask, Raw
+from dblog.sources.mysql import json
+
+_FEW = 100
+"""With fewer documents than this, one by one is faster."""
+_LEVELS = 20
+"""Values that lie deeper are read one by one."""
+_VARIANTS = 20
+"""So many sets of names are told apart."""
+
+_OBJECT, _ARRAY, _LITERAL, _STRING = 0, 2, 4, 12
+_INTEGERS = {5: 2, 6: 2, 7: 4, 8: 4, 9: 8, 10: 8}
+"""Widths in bytes; those of the even types are unsigned."""
+_INLINE = np.isin(np.arange(256), [_LITERAL, 5, 6])
+"""Types of values that lie in the table of values itself."""
+_LITERALS = pa.array(["null", "true", "false"])
+
+_ESCAPED = np.isin(np.arange(256), [*range(32), ord('"'), ord("\\")])
+_ESCAPES = r'["\\\x00-\x1f]'
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """Values, each within a document: its type, where it begins, and where the document ends."""
+
+    raw: Raw
+    kind: Bytes
+    at: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def some(self, rows: Any) -> _Values:
+        return _Values(self.raw, self.kind[rows], self.at[rows], self.end[rows])
+
+    def reach(self, size: Any) -> bool:
+        """Whether all have this many bytes."""
+        return bool(np.all(self.at + size <= self.end))
+
+
+def texts(cells: Cells) -> pa.Array:
+    """The documents as MySQL prints them. Raises DecodeError or pyarrow.ArrowInvalid."""
+    full = np.flatnonzero(cells.length > 0)
+    start = cells.start[full]
+    documents = _Values(cells.raw, cells.raw.data[start], start + 1, start + cells.length[full])
+    try:
+        made = _texts(documents, _LEVELS)
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"a JSON document cannot be read: {error}") from error
+    if len(full) == len(cells):
+        return made
+    # One without a type is what an INSERT IGNORE makes of a missing document.
+    place = np.full(len(cells), len(full))
+    place[full] = np.arange(len(full))
+    return pa.concat_arrays([made, pa.array(["null"])]).take(columns.fixed(pa.int64(), place, cells.valid))
+
+
+def _texts(values: _Values, levels: int) -> pa.Array:
+    return _sorted(values, values.kind, lambda kind, some: _of_kind(kind, some, levels))
+
+
+def _sorted(values: _Values, by: Any, make: Callable[[int, _Values], pa.Array]) -> pa.Array:
+    """The texts that `make` gives for the values of each number in `by`."""
+    if not len(values):
+        return pa.array([], pa.string())
+    if np.all(by == by[0]):
+        return make(int(by[0]), values)
+    order = np.argsort(by, kind="stable")
+    begins = np.flatnonzero(np.diff(by[order], prepend=-1))
+    made = [make(int(by[some[0]]), values.some(some)) for some in np.split(order, begins[1:])]
+    return _ordered(made, order)
+
+
+def _ordered(made: list[pa.Array], places: Ints) -> pa.Array:
+    """All texts, of which each has its place."""
+    back = np.empty(len(places), np.int64)
+    back[places] = np.arange(len(places))
+    return pa.concat_arrays(made).take(pa.array(back))
+
+
+def _of_kind(kind: int, values: _Values, levels: int) -> pa.Array:
+    made = None
+    if len(values) >= _FEW and levels and values.reach(1):
+        if kind in (_OBJECT, _ARRAY) and values.reach(4):
+            count = values.raw.le32(values.at) & np.uint32(0xFFFF)
+            alike = _objects if kind == _OBJECT else _arrays
+            return _sorted(values, count.astype(np.int64), lambda count, some: alike(count, some, levels - 1))
+        if kind in _INTEGERS:
+            made = _integers(values, _INTEGERS[kind], signed=kind % 2 == 1)
+        elif kind == _LITERAL and np.all(values.raw.data[values.at] < len(_LITERALS)):
+            made = _LITERALS.take(pa.array(values.raw.data[values.at]))
+        elif kind == _STRING:
+            made = _strings(values)
+    return _one_by_one(kind, values) if made is None else made
+
+
+def _one_by_one(kind: int, values: _Values) -> pa.Array:
+    data, head = values.raw.data, bytes([kind])
+    each = zip(values.at.tolist(), values.end.tolist(), strict=True)
+    return pa.array([json.text(head + data[at:end].tobytes()) for at, end in each], pa.string())
+
+
+def _integers(values: _Values, width: int, *, signed: bool) -> pa.Array | None:
+    if not values.reach(width):
+        return None
+    word = values.raw.le64(values.at) << np.uint64(64 - 8 * width)
+    made: Any = word.view(np.int64) >> 64 - 8 * width if signed else word >> np.uint64(64 - 8 * width)
+    return pa.array(made).cast(pa.string())
+
+
+def _strings(values: _Values) -> pa.Array | None:
+    """The length is in bytes of seven bits, the lowest first; the highest bit says that another one follows."""
+    head = values.raw.le32(values.at).astype(np.int64)
+    second = head & 0x80 != 0
+    third = second & (head & 0x8000 != 0)
+    if np.any(third & (head & 0x800000 != 0)):
+        return None
+    size = (head & 0x7F) + second * (head >> 1 & 0x3F80) + third * (head >> 2 & 0x1FC000)
+    skip = 1 + second + third
+    if not values.reach(skip + size):
+        return None
+    text = columns.strings(Cells(values.raw, values.at + skip, size))
+    content, _ = columns.contiguous(text)
+    quoted = pc.binary_join_element_wise('"', text, '"', "")
+    if np.any(_ESCAPED[content]):
+        odd = pc.match_substring_regex(text, _ESCAPES)
+        quoted = pc.replace_with_mask(
+            quoted, odd, _one_by_one(_STRING, values.some(odd.to_numpy(zero_copy_only=False)))
+        )
+    return quoted
+
+
+def _arrays(count: int, values: _Values, levels: int) -> pa.Array:
+    head = 4 + 3 * count
+    if len(values) < _FEW or not values.reach(head):
+        return _one_by_one(_ARRAY, values)
+    return _joined("[]", [""] * count, values, 4, levels)
+
+
+def _objects(count: int, values: _Values, levels: int) -> pa.Array:
+    """Those of one set of names after the other."""
+    made, places = [], []
+    left = np.arange(len(values))
+    for _ in range(_VARIANTS):
+        if len(left) < _FEW or not values.reach(4 + 7 * count):
+            break
+        same = _same_names(count, values.some(left))
+        found = values.some(left[same])
+        places.append(left[same])
+        left = left[~same]
+        names = _names(count, found)
+        if names is None or len(found) < _FEW:
+            made.append(_one_by_one(_OBJECT, found))
+        else:
+            made.append(_joined("{}", names, found, 4 + 4 * count, levels))
+    if len(left):
+        made.append(_one_by_one(_OBJECT, values.some(left)))
+        places.append(left)
+    return made[0] if len(made) == 1 else _ordered(made, np.concatenate(places))
+
+
+def _name_table(count: int, values: _Values) -> Ints:
+    """For each name of the first object its offset and its length."""
+    at = int(values.at[0]) + 4
+    return values.raw.data[at : at + 4 * count].view("<u2").astype(np.int64).reshape(count, 2)
+
+
+def _same_names(count: int, values: _Values) -> Mask:
+    """Which objects have the same names as the first, in the same places."""
+    same = _same_bytes(values.raw, values.at + 4, 4 * count)
+    if count:
+        table = _name_table(count, values)
+        begin, end = int(table[0, 0]), int(table[-1].sum())
+        same &= _same_bytes(values.raw, values.at + begin, max(end - begin, 0))
+    return same
+
+
+def _same_bytes(raw: Raw, at: Ints, size: int) -> Mask:
+    """Where the same bytes lie as at the first place."""
+    same = np.ones(len(at), np.bool_)
+    for skip in range(0, size, 8):
+        word = raw.le64(np.minimum(at + skip, raw.tail))
+        word <<= np.uint64(8 * max(8 - (size - skip), 0))
+        same &= word == word[0]
+    return same
+
+
+def _names(count: int, values: _Values) -> list[str] | None:
+    """As they are printed; None when they lie elsewhere than all in a row."""
+    table = _name_table(count, values)
+    if np.any(table[1:, 0] != table[:-1].sum(axis=1)) or (count and not values.reach(int(table[-1].sum()))):
+        return None
+    at = int(values.at[0])
+    found = (values.raw.data[at + offset : at + offset + size] for offset, size in table.tolist())
+    return [json.quoted(name.tobytes().decode()) + ": " for name in found]
+
+
+def _joined(brackets: str, names: list[str], values: _Values, table: int, levels: int) -> pa.Array:
+    """Containers with as many members as there are names, whose values are told in a table at an offset."""
+    raw = values.raw
+    pieces: list[Any] = []
+    for n, name in enumerate(names):
+        entry = values.at + table + 3 * n
+        kind = raw.data[entry]
+        offset = (raw.le32(entry) >> np.uint32(8) & np.uint32(0xFFFF)).astype(np.int64)
+        at = np.where(_INLINE[kind], entry + 1, np.minimum(values.at + offset, values.end))
+        pieces += [(", " if n else brackets[0]) + name, _texts(_Values(raw, kind, at, values.end), levels)]
+    if not pieces:
+        return pa.repeat(brackets, len(values))
+    return pc.binary_join_element_wise(*pieces, brackets[1], "")

@@ -1,0 +1,123 @@
+"""Events of the binary log, as arrays.
+
+An event is a header of 19 bytes (when, type, server, size, end in its file, flags), its body and, if its file says so,
+a checksum. A position is the number of the file and the place in it, in one number that only grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from dblog.errors import DecodeError, PositionLost
+from dblog.sources.columns import Bytes, Ints, Raw
+
+HEADER = 19
+FIRST = 4
+"""Where a file's first event lies."""
+PLACE_BITS = 40
+
+
+class Type(IntEnum):
+    """Those that have a meaning here."""
+
+    query = 2
+    stop = 3
+    rotate = 4
+    format = 15
+    xid = 16
+    table_map = 19
+    incident = 26
+    heartbeat = 27
+    gtid = 33
+    anonymous = 34
+    xa_prepare = 38
+    partial_update = 39
+    payload = 40
+    heartbeat_v2 = 41
+    gtid_tagged = 42
+    mariadb_gtid = 162
+    start_encryption = 164
+    query_compressed = 165
+
+
+ROWS = frozenset({23, 24, 25, 30, 31, 32, Type.partial_update})
+ROWS_COMPRESSED = frozenset(range(166, 172))
+BEGINS = frozenset({Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid})
+
+# What accompanies statements (INTVAR, RAND, USER_VAR), tells the text of a statement whose rows follow (ROWS_QUERY,
+# ANNOTATE_ROWS), lists what came before (PREVIOUS_GTIDS, GTID_LIST), or is between servers (TRANSACTION_CONTEXT,
+# VIEW_CHANGE, BINLOG_CHECKPOINT), beside what has a meaning. A file that is encrypted says so (START_ENCRYPTION), and
+# the server decrypts it for its readers.
+KNOWN = np.zeros(256, np.bool_)
+KNOWN[[5, 13, 14, 29, 35, 36, 37, 160, 161, 163]] = True
+KNOWN[[Type.query, Type.stop, Type.xid, Type.table_map, Type.start_encryption, *ROWS, *BEGINS]] = True
+KNOWN[[Type.payload, Type.query_compressed, *ROWS_COMPRESSED]] = True
+
+_REFUSED = {
+    Type.xa_prepare: "XA transactions are not supported",
+    9: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
+    17: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
+    18: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
+}
+
+
+def position(file: int, place: int) -> int:
+    return file << PLACE_BITS | place
+
+
+def file_and_place(position: int) -> tuple[int, int]:
+    """The number of the file, and the place in it."""
+    return position >> PLACE_BITS, max(position & ((1 << PLACE_BITS) - 1), FIRST)
+
+
+ARRAYS = ("kind", "start", "end", "when", "position", "after", "size")
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Consecutive events, as arrays."""
+
+    raw: Raw
+    kind: Bytes
+    start: Ints
+    """Where the body begins."""
+    end: Ints
+    """Where the body ends."""
+    when: Ints
+    """Seconds since 1970."""
+    position: Ints
+    """Of the event in the log."""
+    after: Ints
+    """Of what follows it."""
+    size: Ints
+    """Bytes received for it."""
+    fresh: bool = False
+    """They are the first of a file. A transaction that was begun in the one before never ended."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def body(self, number: int) -> bytes:
+        return self.raw.data[self.start[number] : self.end[number]].tobytes()
+
+    def some(self, which: slice) -> Events:
+        return replace(self, **{name: getattr(self, name)[which] for name in ARRAYS})
+
+
+def unknown(kind: int) -> DecodeError | PositionLost:
+    """The error for a type that is not read."""
+    if kind == Type.incident:
+        return PositionLost("the server says that its log has lost changes", hint="start with a new dump")
+    return DecodeError(f"the log has an event of type {kind}, which is not supported", hint=_REFUSED.get(kind))
+
+
+def packed(body: bytes, at: int) -> tuple[int, int]:
+    """A length-encoded integer, and where it ends."""
+    first = body[at]
+    if first < 251:
+        return first, at + 1
+    width = {252: 2, 253: 3, 254: 8}[first]
+    return int.from_bytes(body[at + 1 : at + 1 + width], "little"), at + 1 + width

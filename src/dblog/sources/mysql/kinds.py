@@ -1,0 +1,162 @@
+"""A column's type as the log has it, and as the kernels that read its values need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dblog.core.schema import Column
+from dblog.errors import DecodeError
+from dblog.sources.columns import Cells
+
+
+class Code(IntEnum):
+    """Types by their number in a table map. ENUM and SET are there as STRING, with their own number beside it."""
+
+    tinyint = 1
+    smallint = 2
+    int = 3
+    float = 4
+    double = 5
+    bigint = 8
+    mediumint = 9
+    date = 10
+    year = 13
+    varchar = 15
+    bit = 16
+    timestamp = 17
+    datetime = 18
+    time = 19
+    vector = 242
+    json = 245
+    decimal = 246
+    enum = 247
+    set = 248
+    blob = 252
+    string = 254
+    geometry = 255
+
+
+INTEGERS = {Code.tinyint: 1, Code.smallint: 2, Code.mediumint: 3, Code.int: 4, Code.bigint: 8}
+"""Widths in bytes."""
+SIGNED = {*INTEGERS, Code.float, Code.double, Code.decimal}
+BINARY = 63
+"""The collation of bytes that are no text."""
+
+
+@dataclass(frozen=True)
+class TypeOptions:
+    """How the types that do not always fit Arrow are delivered."""
+
+    decimals: Literal["decimal", "string"] = "decimal"
+    dates: Literal["date", "string"] = "date"
+
+
+@dataclass(frozen=True)
+class MyType:
+    """What a table map says of a column's type."""
+
+    code: int
+    size: int = 0
+    """By type: bytes (CHAR, VARCHAR), bytes of the length prefix (BLOB, JSON, GEOMETRY), bytes (ENUM, SET), bits (BIT),
+    digits (DECIMAL), digits of the fraction of a second (TIME, DATETIME, TIMESTAMP)."""
+    scale: int = 0
+    unsigned: bool = False
+    collation: int = BINARY
+    labels: tuple[str, ...] = ()
+    """Of an ENUM or SET."""
+    geometry: int = 0
+    dimensions: int = 0
+    compressed: bool = False
+    """A MariaDB column of which each value is compressed by itself."""
+    special: str | None = None
+    """`uuid`, `inet4` or `inet6`: the log shows it as BINARY(n), the catalog told us."""
+
+
+@dataclass(frozen=True)
+class MyColumn(Column):
+    """A column and how its values are read."""
+
+    codec: str
+    """A key of CODECS."""
+    kind: MyType
+
+
+Kernel = Callable[[Cells, MyColumn], pa.Array]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One type: how its values are read from the log and from the rows of a prepared statement."""
+
+    name: str
+    from_log: Kernel
+    from_row: Kernel
+    row_width: int = 0
+    """Bytes of a value in a row; `LENGTH`, or `SHORT` for the structs of dates, when a length is in front of it."""
+
+
+LENGTH, SHORT = 0, -1
+
+_PARTIAL_GROUP = (0, 1, 1, 2, 2, 3, 3, 4, 4)
+
+
+def decimal_groups(digits: int) -> tuple[int, int]:
+    """How many whole groups of nine digits, in four bytes each, and how many digits are left over."""
+    return divmod(digits, 9)
+
+
+def group_bytes(digits: int) -> int:
+    """Bytes of a group of fewer than nine digits."""
+    return _PARTIAL_GROUP[digits]
+
+
+def log_width(kind: MyType) -> int:
+    """Bytes of a value in the log; when negative, of the length in front of it."""
+    match kind.code:
+        case Code.date:
+            return 3
+        case Code.year:
+            return 1
+        case Code.float:
+            return 4
+        case Code.double:
+            return 8
+        case Code.timestamp:
+            return 4 + (kind.size + 1) // 2
+        case Code.datetime:
+            return 5 + (kind.size + 1) // 2
+        case Code.time:
+            return 3 + (kind.size + 1) // 2
+        case Code.decimal:
+            parts = [decimal_groups(kind.size - kind.scale), decimal_groups(kind.scale)]
+            return sum(4 * whole + group_bytes(left) for whole, left in parts)
+        case Code.bit:
+            return (kind.size + 7) // 8
+        case Code.enum | Code.set:
+            return kind.size
+        case Code.string | Code.varchar:
+            return -1 if kind.size < 256 else -2
+        case Code.blob | Code.json | Code.geometry | Code.vector:
+            return -kind.size
+        case code if code in INTEGERS:
+            return INTEGERS[Code(code)]
+    raise DecodeError(f"type {kind.code} in the log")
+
+
+def wrong_value(column: MyColumn, value: str, hint: str | None = None) -> DecodeError:
+    shown = value if len(value) <= 100 else value[:100] + "…"
+    return DecodeError(
+        f"column {column.name!r} ({column.type}) holds {shown!r}, which {column.arrow} cannot", hint=hint
+    )
+
+
+def refuse(column: MyColumn, wrong: Any, show: Callable[[int], str], hint: str | None = None) -> None:
+    """Raise DecodeError for the first row that is `wrong`; `show` gives its value."""
+    if wrong.any():
+        raise wrong_value(column, show(int(np.argmax(wrong))), hint)

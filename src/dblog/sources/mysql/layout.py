@@ -1,0 +1,78 @@
+"""How the images of a table's rows lie in the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dblog.core.schema import TableSchema
+from dblog.errors import DecodeError
+from dblog.sources.columns import Ints
+from dblog.sources.mysql.kinds import Code, log_width
+from dblog.sources.mysql.tablemap import TableMap
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table's images lie in the log: all columns, and which of them make the schema's."""
+
+    schema: TableSchema
+    widths: tuple[int, ...]
+    nullable: tuple[bool, ...]
+    kept: tuple[int, ...]
+    documents: tuple[int, ...]
+    """The columns that are documents of MySQL's JSON."""
+
+    @classmethod
+    def of(cls, mapped: TableMap, schema: TableSchema) -> Layout:
+        """`schema` is that of the table map; it may leave out columns."""
+        names = [column.name for column in mapped.columns]
+        kept = tuple(names.index(name) for name in schema.names if name in names)
+        if len(kept) != len(schema.names):
+            raise DecodeError(f"the schema of table {schema.table} is not that of the log's table map {mapped!r}")
+        return cls(
+            schema,
+            tuple(log_width(c.type) for c in mapped.columns),
+            tuple(c.nullable for c in mapped.columns),
+            kept,
+            tuple(n for n, c in enumerate(mapped.columns) if c.type.code == Code.json),
+        )
+
+    @cached_property
+    def bitmap(self) -> int:
+        """Bytes of a bitmap of all columns."""
+        return (len(self.widths) + 7) // 8
+
+    @cached_property
+    def strides(self) -> tuple[Stride, ...]:
+        """The way through an image, from one length to the next."""
+        strides = []
+        fixed, nulls = 0, np.zeros((self.bitmap, 256), np.int64)
+        for column, (width, nullable) in enumerate(zip(self.widths, self.nullable, strict=True)):
+            place, bit = column >> 3, 1 << (column & 7)
+            if width >= 0:
+                fixed += width
+                if nullable:
+                    nulls[place] += np.where(np.arange(256) & bit, width, 0)
+            else:
+                strides.append(Stride(fixed, _used(nulls), -width, (place, bit) if nullable else None))
+                fixed, nulls = 0, np.zeros((self.bitmap, 256), np.int64)
+        return (*strides, Stride(fixed, _used(nulls), 0, None))
+
+
+@dataclass(frozen=True, eq=False)
+class Stride:
+    """Columns of fixed width, then a length of `prefix` bytes with its value (none at the end of the image)."""
+
+    fixed: int
+    nulls: tuple[tuple[int, Ints], ...]
+    """By byte of the bitmap: how many bytes its nulls are short of `fixed`."""
+    prefix: int
+    bit: tuple[int, int] | None
+    """Byte and bit of the value in the bitmap of nulls; None when it cannot be null."""
+
+
+def _used(nulls: Ints) -> tuple[tuple[int, Ints], ...]:
+    return tuple((place, table) for place, table in enumerate(nulls) if table.any())

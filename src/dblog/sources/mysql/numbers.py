@@ -1,0 +1,123 @@
+"""Numbers, from the log and from rows. Both have integers and floats as little-endian bytes; a row has DECIMAL as text,
+the log as groups of nine digits in four bytes each, the first and last with fewer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dblog.sources import columns
+from dblog.sources.columns import Cells, Ints, Raw, Words
+from dblog.sources.mysql.kinds import INTEGERS, Code, MyColumn, decimal_groups, group_bytes
+
+
+def integer(cells: Cells, column: MyColumn) -> pa.Array:
+    """In as many bytes as the type has."""
+    return _integer(cells, column, INTEGERS[Code(column.kind.code)])
+
+
+def integer_row(cells: Cells, column: MyColumn) -> pa.Array:
+    """A row has four bytes for a MEDIUMINT."""
+    width = INTEGERS[Code(column.kind.code)]
+    return _integer(cells, column, 4 if width == 3 else width)
+
+
+def _integer(cells: Cells, column: MyColumn, width: int) -> pa.Array:
+    word: Any = cells.raw.le64(cells.start)
+    if width < 8:
+        # The value to the top of the word and down again, with its sign or without.
+        word <<= np.uint64(64 - 8 * width)
+        word = word >> np.uint64(64 - 8 * width) if column.kind.unsigned else word.view(np.int64) >> 64 - 8 * width
+    elif column.kind.unsigned:
+        return wide(word, cells, column)
+    return columns.fixed(column.arrow, word.astype(column.arrow.to_pandas_dtype(), copy=False), cells.valid)
+
+
+def wide(values: Words, cells: Cells, column: MyColumn) -> pa.Array:
+    """Unsigned 64-bit numbers as decimals, which are 128 bits."""
+    words = np.zeros((len(cells), 2), np.uint64)
+    words[:, 0] = values
+    return columns.fixed(column.arrow, words, cells.valid)
+
+
+def floating(cells: Cells, column: MyColumn) -> pa.Array:
+    load: Any = cells.raw.le32 if column.arrow == pa.float32() else cells.raw.le64
+    return columns.fixed(column.arrow, load(cells.start), cells.valid)
+
+
+def bits(cells: Cells, column: MyColumn) -> pa.Array:
+    """Big-endian, in as few bytes as the bits fit."""
+    value = cells.raw.be64(cells.start) >> np.uint64(64 - 8 * ((column.kind.size + 7) // 8))
+    if column.kind.size == 64:
+        return wide(value, cells, column)
+    return columns.fixed(column.arrow, value.view(np.int64), cells.valid)
+
+
+def year_row(cells: Cells, column: MyColumn) -> pa.Array:
+    return columns.fixed(column.arrow, cells.raw.le32(cells.start).astype(np.int16), cells.valid)
+
+
+def decimal_row(cells: Cells, column: MyColumn) -> pa.Array:
+    return columns.strings(cells).cast(column.arrow)
+
+
+def decimal_log(cells: Cells, column: MyColumn) -> pa.Array:
+    digits, scale = column.kind.size, column.kind.scale
+    groups, minus = _groups(cells, digits - scale, scale)
+    if column.arrow == pa.string() or digits > 18:
+        return _printed(cells, groups, minus, scale).cast(column.arrow)
+    value = np.zeros(len(cells), np.int64)
+    for group, count in groups:
+        value = value * 10**count + group
+    np.negative(value, out=value, where=minus)
+    words = np.empty((len(cells), 2), np.int64)
+    words[:, 0] = value
+    np.right_shift(value, 63, out=words[:, 1])
+    return columns.fixed(column.arrow, words, cells.valid)
+
+
+def _groups(cells: Cells, before: int, after: int) -> tuple[list[tuple[Ints, int]], columns.Mask]:
+    """The groups from the first on, each with its number of digits, and which values are negative.
+
+    The highest bit of the first byte is set in values that are not negative; of the others all bits are turned."""
+    (whole, left), (whole_after, left_after) = decimal_groups(before), decimal_groups(after)
+    counts = [left] * (left > 0) + [9] * (whole + whole_after) + [left_after] * (left_after > 0)
+    minus = (cells.raw.data[cells.start] & 0x80 == 0) & (cells.length >= 0)
+    groups = []
+    at = cells.start
+    for number, count in enumerate(counts):
+        width = 4 if count == 9 else group_bytes(count)
+        value = cells.raw.be32(at)
+        if number == 0:
+            value ^= np.uint32(0x80000000)
+        np.invert(value, out=value, where=minus)
+        groups.append(((value >> np.uint32(8 * (4 - width))).astype(np.int64), count))
+        at = at + width
+    return groups, minus
+
+
+def _printed(cells: Cells, groups: list[tuple[Ints, int]], minus: columns.Mask, scale: int) -> pa.Array:
+    """As MySQL prints it: no leading zeros but one, and all digits of the scale."""
+    digits = np.concatenate(
+        [np.stack([value // 10 ** (count - 1 - n) % 10 for n in range(count)], axis=1) for value, count in groups],
+        axis=1,
+    )
+    before = digits.shape[1] - scale
+    point = [np.full((len(cells), 1), ord("."))] if scale else []
+    text = np.concatenate(
+        [np.full((len(cells), 2), ord("0")), digits[:, :before] + ord("0"), *point, digits[:, before:] + ord("0")],
+        axis=1,
+    ).astype(np.uint8)
+    # The first digit that is not zero, or the last before the point; in front of it the sign.
+    shown = np.concatenate([digits[:, :before] != 0, np.ones((len(cells), 1), np.bool_)], axis=1)
+    leading = np.minimum(np.argmax(shown, axis=1), max(before - 1, 0)) if before else np.full(len(cells), -1)
+    rows = np.arange(len(cells)) * text.shape[1]
+    start = rows + 2 + leading
+    flat = text.reshape(-1)
+    flat[start[minus] - 1] = ord("-")
+    start -= minus
+    length = rows + text.shape[1] - start
+    made = Cells(Raw.pad(flat), start + Raw.origin, np.where(cells.length < 0, -1, length))
+    return columns.strings(made)

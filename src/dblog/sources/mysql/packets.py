@@ -1,0 +1,175 @@
+"""Packets from the connection's socket, many at a time.
+
+A packet is a length of three bytes, a number that counts packets, and its payload. One of the greatest length goes on
+in the next. What has arrived lies in one buffer; whoever reads takes whole packets from its front.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+from struct import Struct
+
+import numpy as np
+
+from dblog.errors import DecodeError
+from dblog.sources.columns import Bytes, Ints
+from dblog.sources.mysql.connect import ServerError
+
+HEADER = 4
+LONGEST = 0xFFFFFF
+"""A packet of this length goes on in the next one."""
+ROOM = 8 << 20
+
+_HEAD = Struct("<I").unpack_from
+_LOST = 2013
+
+
+@dataclass(frozen=True, eq=False)
+class Packets:
+    """Payloads where they lie."""
+
+    data: Bytes
+    start: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def first(self, count: int) -> Packets:
+        return Packets(self.data, self.start[:count], self.end[:count])
+
+
+class Receiver:
+    """The packets of a socket, with or without TLS. `number` is that of the first.
+
+    Raises ServerError when the connection ends or breaks, which `connect.translating` knows.
+    """
+
+    def __init__(self, source: socket.socket, number: int) -> None:
+        self._socket = source
+        self._number = number
+        self._make_room(ROOM)
+        self._have = 0
+        """Bytes in the room."""
+        self._split = 0
+        """Of which this many are packets that have been found."""
+        self._packets: list[Packets] = []
+
+    @property
+    def packets(self) -> Packets:
+        """What has arrived. Valid until the next call of a method."""
+        self._packets = [_joined(self._data, self._packets)]
+        return self._packets[0]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._packets))
+
+    def receive(self, timeout: float, most: int) -> int:
+        """Take what is there, up to `most` bytes, waiting only for the first of them; how many bytes."""
+        received = 0
+        while received < most:
+            if self._have == len(self._data):
+                self._grow()
+            self._socket.settimeout(0 if received else max(timeout, 0))
+            try:
+                count = self._socket.recv_into(self._data[self._have :].data[: most - received])
+            except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+                break
+            except OSError as error:
+                raise ServerError(_LOST, f"the connection broke: {error}") from error
+            if not count and received:
+                break  # what it said last comes first
+            if not count:
+                raise ServerError(_LOST, "the server closed the connection")
+            self._have += count
+            received += count
+        if received:
+            self._find()
+        return received
+
+    def drop(self, count: int) -> None:
+        """Forget the first packets."""
+        packets, room = self.packets, self._data
+        end = int(packets.start[count]) - HEADER if count < len(packets) else self._split
+        left = self._have - end
+        if len(room) > ROOM >= 2 * left:
+            self._make_room(ROOM)
+        self._data[:left] = room[end : self._have]
+        self._packets = [Packets(self._data, packets.start[count:] - end, packets.end[count:] - end)]
+        self._have, self._split = left, self._split - end
+
+    def _grow(self) -> None:
+        data = self._data
+        self._make_room(2 * len(data))
+        self._data[: self._have] = data[: self._have]
+
+    def _make_room(self, size: int) -> None:
+        self._room = bytearray(size)  # of which numbers are read faster than of an array
+        self._data: Bytes = np.frombuffer(self._room, np.uint8)
+
+    def _find(self) -> None:
+        """Find the packets that are complete."""
+        while True:
+            self._short()
+            parts = self._long(self._split)
+            if parts is None:
+                return
+            self._check(np.array(parts))
+            start, end, self._split = self._join(parts)
+            self._packets.append(Packets(self._data, np.array([start]), np.array([end])))
+
+    def _short(self) -> None:
+        """Those up to the next that is long. Each says where the next begins, so they are walked one by one."""
+        room, at = self._room, self._split
+        last = self._have - HEADER
+        bounds = [at]
+        append = bounds.append
+        while at <= last:
+            at += (_HEAD(room, at)[0] & LONGEST) + HEADER
+            append(at)
+        if at > self._have:
+            bounds.pop()
+        places = np.fromiter(bounds, np.int64, len(bounds))
+        long = np.flatnonzero(np.diff(places) == LONGEST + HEADER)
+        if long.size:
+            places = places[: long[0] + 1]
+        self._split = int(places[-1])
+        self._check(places[:-1])
+        self._packets.append(Packets(self._data, places[:-1] + HEADER, places[1:]))
+
+    def _check(self, places: Ints) -> None:
+        if np.any(self._data[places + 3] != (np.arange(len(places)) + self._number) & 0xFF):
+            raise DecodeError("a packet of the log is missing: their numbers are not consecutive")
+        self._number += len(places)
+
+    def _long(self, at: int) -> list[int] | None:
+        """Where the packets of a long payload lie, the first at `at`; None when they have not all arrived."""
+        parts: list[int] = []
+        size = LONGEST
+        while size == LONGEST:
+            if at + HEADER > self._have:
+                return None
+            size = _HEAD(self._room, at)[0] & LONGEST
+            parts.append(at)
+            at += HEADER + size
+        return parts if at <= self._have else None
+
+    def _join(self, parts: list[int]) -> tuple[int, int, int]:
+        """Move the payloads together; where they begin and end, and where the next packet begins."""
+        start = end = parts[0] + HEADER
+        for part in parts:
+            size = _HEAD(self._room, part)[0] & LONGEST
+            begin = part + HEADER
+            payload = self._data[begin : begin + size]
+            self._data[end : end + size] = payload if end == begin else payload.copy()
+            end += size
+        return start, end, parts[-1] + HEADER + size
+
+
+def _joined(data: Bytes, parts: list[Packets]) -> Packets:
+    none = np.empty(0, np.int64)
+    return Packets(
+        data, *(np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in ("start", "end"))
+    )

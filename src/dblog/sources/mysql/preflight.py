@@ -1,0 +1,63 @@
+"""Is the server set up for capture? One look finds every problem, each with the statement that cures it.
+
+`check` only looks. `prepare` looks, refuses while anything fatal stands, and otherwise creates what is missing: the
+watermark table, by exactly the `fix` that `check` shows for it. What is looked at, and what is wrong with it, is in
+`look`.
+"""
+
+from __future__ import annotations
+
+from dblog.sources.mysql.connect import Connection, Server, server, translating
+from dblog.sources.mysql.grants import User
+from dblog.sources.mysql.look import REPLICATION, WATERMARK_SQL, Look, Setup
+from dblog.sources.problems import Problem, refuse
+from dblog.sources.relational import WATERMARK
+
+__all__ = ["WATERMARK_SQL", "Problem", "Setup", "admin_sql", "check", "prepare", "user"]
+
+OLDEST = {"MariaDB": (10, 5, 0), "MySQL": (8, 0, 0)}
+LOCK_SECONDS = 1
+"""A table that somebody alters meanwhile is not waited for."""
+
+
+def check(connection: Connection, setup: Setup) -> list[Problem]:
+    """Every problem at once, in the order in which to cure them. Changes nothing."""
+    there = server(connection)
+    if there.version < OLDEST[there.flavor.name]:  # it cannot even be asked the questions below
+        return [_too_old(there)]
+    with translating("checking the server"), connection.cursor() as cursor:
+        cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
+        return list(Look(cursor, setup, there).problems())
+
+
+def prepare(connection: Connection, setup: Setup) -> None:
+    """Create what is missing and allowed; else raise PreconditionFailed with every fatal problem."""
+    problems = check(connection, setup)
+    refuse(problems)
+    with translating("setting up the server"), connection.cursor() as cursor:
+        for problem in problems:
+            for statement in problem.fix.splitlines() if problem.creatable else ():
+                cursor.execute(statement)
+
+
+def admin_sql(setup: Setup, account: str) -> str:
+    """The whole set-up as a script for an administrator: afterwards the account needs no further privilege."""
+    grantee = User.read(account)
+    lines = [grantee.granted(", ".join(REPLICATION))]
+    if setup.writes:
+        lines += [*WATERMARK_SQL, grantee.granted("SELECT, UPDATE", WATERMARK)]
+    lines += [grantee.granted("SELECT", table) for table in dict.fromkeys(setup.tables) if table != WATERMARK]
+    return "\n".join(lines) + "\n"
+
+
+def user(connection: Connection) -> str:
+    """The account that grants are for, as in "cdc@%"."""
+    with translating("asking for the user"), connection.cursor() as cursor:
+        cursor.execute("select current_user()")
+        return str(cursor.fetchone()[0])
+
+
+def _too_old(there: Server) -> Problem:
+    family = there.flavor.name
+    shown, wanted = (".".join(map(str, version)) for version in (there.version, OLDEST[family][:2]))
+    return Problem(f"the server is {family} {shown}", f"upgrade to {family} {wanted} or later")

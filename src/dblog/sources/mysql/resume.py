@@ -1,0 +1,152 @@
+"""Where in a server's log a stream goes on.
+
+On the server that a position is of, there. On another one of the cluster files have other numbers: there the place is
+found by its GTIDs. The last file that begins before it is read from its beginning, and what was delivered is passed
+over. The new files' numbers are shifted, so that positions grow all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dblog.errors import PositionLost, PreconditionFailed
+from dblog.sources.mysql.connect import Connection, server, translating
+from dblog.sources.mysql.events import FIRST, file_and_place, position
+from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.gtid import DIVERGED, Delivered, Gtids, Place
+
+RESET = "the log was reset: start with a new checkpoint, which dumps the tables again"
+PURGED = "start with a new checkpoint, which dumps the tables again; to keep more log, raise binlog_expire_logs_seconds"
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """From which position on to read, as `place` has it, and what to pass over."""
+
+    position: int
+    place: Place
+    delivered: Delivered | None
+
+
+class Log:
+    """What a server says of its log."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._server = server(connection)
+        self.flavor: Flavor = self._server.flavor
+
+    @property
+    def mariadb(self) -> bool:
+        return self.flavor.name == "MariaDB"
+
+    def end(self) -> int:
+        """The position of the end of the log, as of the last transaction that selects see or any later one."""
+        if self.mariadb:  # for which a user needs no right
+            said = dict(self._all("show status like 'binlog\\_snapshot\\_%'"))
+            name, at = said.get("Binlog_snapshot_file"), said.get("Binlog_snapshot_position", 0)
+        else:
+            found = self._all(self._server.log_status)
+            name, at = found[0][:2] if found else (None, 0)
+        if not name:
+            raise PreconditionFailed("the server writes no binary log", hint="set log_bin and restart it")
+        return position(_number(name), int(at))
+
+    def name(self) -> str:
+        """The server's own, which no other server of its cluster has."""
+        return str(self._one("select @@global.server_id" if self.mariadb else "select @@global.server_uuid"))
+
+    def executed(self) -> str:
+        """The GTIDs of all transactions that the log has, on MySQL of all that selects see."""
+        return str(
+            self._one("select @@global.gtid_binlog_pos" if self.mariadb else "select @@global.gtid_executed") or ""
+        )
+
+    def gtids_at(self, at: int) -> str | None:
+        """MariaDB: those before a position; None when there is no such."""
+        file, place = file_and_place(at)
+        found = self._one("select binlog_gtid_pos(%s, %s)", file_name(self._connection, file), place)
+        return None if found is None else str(found)
+
+    def files(self) -> list[str]:
+        return [str(row[0]) for row in self._all("show binary logs")]
+
+    def first_gtids(self, file: str) -> str:
+        """Those before the beginning of a file."""
+        if self.mariadb:
+            return str(self._one("select binlog_gtid_pos(%s, %s)", file, FIRST) or "")
+        events = self._all(f"show binlog events in '{file}' limit 2")
+        return next((str(row[5]) for row in events if row[2] == "Previous_gtids"), "")
+
+    def _one(self, query: str, *values: object) -> Any:
+        found = self._all(query, *values)
+        return found[0][0] if found else None
+
+    def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with translating("looking at the log"), self._connection.cursor() as cursor:
+            cursor.execute(query, values or None)
+            return list(cursor.fetchall())
+
+
+def begin(log: Log, write: Callable[[], object] | None) -> Resumption:
+    """Where a new stream begins. On MySQL a transaction gets into the log before it gets into the GTIDs, so these are
+    asked for later, and what they have beyond the position is passed over: with `write`, which commits something, after
+    that has committed, because commits are in order. Without it the file is read from its beginning."""
+    if log.mariadb:
+        at = log.end()
+        return Resumption(at, Place(log.gtids_at(at) or "", log.name()), None)
+    if write is not None:
+        at = log.end()
+        write()
+        return Resumption(at, Place(log.executed(), log.name()), None)
+    gtids = log.flavor.gtids.parse(log.executed())
+    found = _by_gtids(log, 0, Place(str(gtids)), gtids)
+    return replace(found, position=found.position - position(found.place.shift, 0), place=replace(found.place, shift=0))
+
+
+def resume(log: Log, at: int, known: str | None) -> Resumption:
+    """How to go on at a position and its place, as far as that is known. Raises PositionLost when the server cannot."""
+    place = Place.parse(known)
+    if known is None:
+        return Resumption(at, place, None)
+    gtids = log.flavor.gtids.parse(place.gtids)
+    if place.server != log.name():
+        return _by_gtids(log, at, place, gtids)
+    if not log.mariadb:
+        return Resumption(at, place, gtids.delivered() if place.gtids else None)
+    here = log.gtids_at(at - position(place.shift, 0))
+    if here is not None and str(log.flavor.gtids.parse(here)) == str(gtids):
+        return Resumption(at, place, None)
+    if file_and_place(at)[0] - place.shift < _number(log.files()[0]):  # purged: perhaps nothing was in between
+        return _by_gtids(log, at, place, gtids)
+    raise PositionLost(f"the server's log has other transactions before our place than {place.gtids}", hint=RESET)
+
+
+def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
+    if not place.gtids:
+        raise PositionLost(
+            "this is not the log that the checkpoint is of, and without GTIDs its place cannot be found", hint=PURGED
+        )
+    if not gtids <= log.flavor.gtids.parse(log.executed()):
+        lacks = f"the server does not have the transactions {place.gtids} that were delivered"
+        raise PositionLost(f"{lacks}, only {log.executed() or 'none'}", hint=DIVERGED)
+    for file in reversed(log.files()):
+        if log.flavor.gtids.parse(log.first_gtids(file)) <= gtids:
+            shift = file_and_place(at)[0] + 1
+            there = replace(place, server=log.name(), shift=shift, created=0)
+            return Resumption(position(_number(file) + shift, FIRST), there, gtids.delivered())
+    raise PositionLost(f"the server's log no longer reaches back to {place.gtids}", hint=PURGED)
+
+
+def file_name(connection: Connection, number: int) -> str:
+    """The name of a file of the log."""
+    with translating("looking at the log"), connection.cursor() as cursor:
+        cursor.execute("select @@log_bin_basename")
+        base = (cursor.fetchone()[0] or "").replace("\\", "/").rpartition("/")[2]
+        return f"{base}.{number:06d}"
+
+
+def _number(file: object) -> int:
+    return int(str(file).rpartition(".")[2])

@@ -1,0 +1,340 @@
+"""Row events of one table to a change batch.
+
+A row event is the number of the table's columns, a bitmap of those that are there (two for an update: the row before
+and the row after), then row images until the event ends. An image is a bitmap of nulls and the values, each of a fixed
+width or with its length in front of it; how many images there are is not said.
+
+So the images are found first (`find_changes`): one step gives the next image of every event at once, and the last few
+events, the long ones, are walked one by one. That also gives the number of changes of every event, which the ordinals
+of a transaction need. Then the images are marched through column by column (`table_batch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblog.core.event import DUMP_SEQ, Op, change_schema
+from dblog.core.schema import TableSchema
+from dblog.errors import DecodeError
+from dblog.sources import columns
+from dblog.sources.columns import Bytes, Cells, Ints, Mask, Raw, Rows
+from dblog.sources.mysql.layout import Layout
+from dblog.sources.mysql.partial import completed
+from dblog.sources.mysql.types import decode
+
+_BLOCK = 16384
+_FEW = 40
+"""With fewer events than this, a walk in Python is faster than a step of arrays."""
+
+_NONE = -1
+_OP = np.full(256, _NONE, np.int8)
+_OP[[23, 30, 166, 169]] = Op.create
+_OP[[24, 31, 167, 170]] = Op.update
+_OP[[25, 32, 168, 171]] = Op.delete
+"""By type of event: those of MariaDB, of MySQL, and MariaDB's compressed ones once they are decompressed."""
+_EXTRA = np.isin(np.arange(256), [30, 31, 32, 169, 170, 171])
+"""Those with a field of extra data in front."""
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """The changes of some row events, in order: where their images begin."""
+
+    layout: Layout
+    raw: Raw
+    event: Ints
+    """The event that each is of."""
+    op: npt.NDArray[np.int8]
+    at: Ints
+    """The row; after an update, the new one."""
+    was: Ints
+    """The row before an update; for others as `at`."""
+    ordinal: Ints
+    """How many changes of its event precede each."""
+    counts: Ints
+    """The number of changes of each event."""
+
+
+def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) -> Changes:
+    """The changes of row events, without their headers and checksums, at `start` to `end`; `kind` is their type."""
+    raw, start, end, kind = completed(layout, raw, start, end, kind)
+    op = _OP[kind]
+    if np.any(op == _NONE):
+        raise DecodeError(f"an event of type {kind[np.argmin(op)]} is no row event of table {layout.schema.table}")
+    layout, first = _heads(layout, raw, start, end, op, _EXTRA[kind])
+    found, events = _images(layout, raw, first, end)
+    # By event: where the bytes lie says nothing, because those of decompressed events lie behind all others.
+    order = np.argsort(events, kind="stable") if np.any(np.diff(events) < 0) else slice(None)
+    found, events = found[order], events[order]
+    images = np.bincount(events, minlength=len(start))
+    update = op == Op.update
+    if np.any(images[update] & 1):
+        raise DecodeError(f"an update of table {layout.schema.table} in the log has no new row")
+    ordinal = np.arange(len(found)) - np.repeat(np.cumsum(images) - images, images)
+    paired = update[events]
+    new = np.flatnonzero(~paired | (ordinal & 1 == 1))
+    event, pair = events[new], paired[new]
+    return Changes(
+        layout,
+        raw,
+        event,
+        op[event],
+        found[new],
+        found[new - pair],
+        ordinal[new] >> pair,
+        images >> update,
+    )
+
+
+def _heads(
+    layout: Layout, raw: Raw, start: Ints, end: Ints, op: npt.NDArray[np.int8], extra: Mask
+) -> tuple[Layout, Ints]:
+    """The layout of the columns that are there, and where the first image of each event begins."""
+    table, width = layout.schema.table, len(layout.widths)
+    at = start + 8
+    at = at + np.where(extra, raw.le32(at) & np.uint32(0xFFFF), 0)
+    head = raw.le32(np.minimum(at, raw.tail))
+    count = np.where(head & 0xFF == 252, head >> 8 & 0xFFFF, head & 0xFF)
+    if np.any(count != width):
+        raise DecodeError(f"a row of table {table} in the log does not have {width} columns")
+    at = at + np.where(head & 0xFF == 252, 3, 1)
+    pair = op == Op.update
+    first = at + (1 + pair) * layout.bitmap
+    if np.any(first > end):
+        raise DecodeError(f"a row event of table {table} in the log ends within its head")
+    maps = np.concatenate([at, at[pair] + layout.bitmap])
+    present = raw.data[maps[:, None] + np.arange(layout.bitmap)]
+    if not len(maps):
+        return layout, first
+    missing = ~np.unpackbits(np.bitwise_and.reduce(present), bitorder="little")[:width].astype(np.bool_)
+    for place, column in enumerate(layout.kept):
+        if missing[column]:
+            raise DecodeError(
+                f"a change of table {table} in the log lacks column {layout.schema.names[place]!r}",
+                hint="set global binlog_row_image = FULL; sessions that are open keep the old setting",
+            )
+    if not missing.any():
+        return layout, first
+    if np.any(present != present[0]):
+        raise DecodeError(f"changes of table {table} in the log differ in the columns that they have")
+    return _only(layout, tuple(np.flatnonzero(~missing).tolist())), first
+
+
+@lru_cache(maxsize=1000)
+def _only(layout: Layout, present: tuple[int, ...]) -> Layout:
+    """The layout of images that have only some of the columns."""
+    return Layout(
+        layout.schema,
+        tuple(layout.widths[column] for column in present),
+        tuple(layout.nullable[column] for column in present),
+        tuple(present.index(column) for column in layout.kept),
+        tuple(present.index(column) for column in layout.documents if column in present),
+    )
+
+
+def _images(layout: Layout, raw: Raw, at: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Where every image begins, and its event: in order of each event, not of the log."""
+    event = np.flatnonzero(at < end)
+    at, end = at[event], end[event]
+    found, events = [], []
+    while len(event) >= _FEW:
+        found.append(at)
+        events.append(event)
+        at = _next(layout, raw, at)
+        more = at < end
+        if np.any(at > end):
+            raise _misfit(layout)
+        at, end, event = at[more], end[more], event[more]
+    for number, first, last in zip(event.tolist(), at.tolist(), end.tolist(), strict=True):
+        walked = _walk(layout, raw, first, last)
+        found.append(np.array(walked, np.int64))
+        events.append(np.full(len(walked), number))
+    empty = np.empty(0, np.int64)
+    return np.concatenate([empty, *found]), np.concatenate([empty, *events])
+
+
+def _misfit(layout: Layout) -> DecodeError:
+    return DecodeError(f"a row event of table {layout.schema.table} in the log does not end where its last row does")
+
+
+def _next(layout: Layout, raw: Raw, at: Ints) -> Ints:
+    """Where the images that begin at `at` end."""
+    nulls = [raw.data[np.minimum(at + place, raw.tail)] for place in range(layout.bitmap)]
+    at = at + layout.bitmap
+    for stride in layout.strides:
+        at = at + stride.fixed
+        for place, table in stride.nulls:
+            at -= table[nulls[place]]
+        if stride.prefix:
+            size = _length(raw, at, stride.prefix) + stride.prefix
+            if stride.bit is not None:
+                place, bit = stride.bit
+                size[nulls[place] & bit != 0] = 0
+            at = np.minimum(at + size, raw.tail)
+    return at
+
+
+def _length(raw: Raw, at: Ints, prefix: int) -> Ints:
+    at = np.minimum(at, raw.tail)
+    if prefix == 1:
+        return raw.data[at].astype(np.int64)
+    return (raw.le32(at) & np.uint32((1 << 8 * prefix) - 1)).astype(np.int64)
+
+
+def _walk(layout: Layout, raw: Raw, at: int, end: int) -> list[int]:
+    """Where the images of one event begin."""
+    data = raw.data.data
+    plans: dict[bytes, list[tuple[int, int]]] = {}
+    found = []
+    while at < end:
+        found.append(at)
+        nulls = bytes(data[at : at + layout.bitmap])
+        plan = plans.get(nulls)
+        if plan is None:
+            plan = plans[nulls] = _plan(layout, nulls)
+        at += layout.bitmap
+        for fixed, prefix in plan:
+            at += fixed
+            if prefix:
+                at += prefix + int.from_bytes(data[at : at + prefix], "little")
+    if at != end:
+        raise _misfit(layout)
+    return found
+
+
+def _plan(layout: Layout, nulls: bytes) -> list[tuple[int, int]]:
+    """How far to the next length, and how many bytes that has, for images with these nulls."""
+    plan = []
+    fixed = 0
+    for stride in layout.strides:
+        fixed += stride.fixed - sum(int(table[nulls[place]]) for place, table in stride.nulls)
+        if stride.bit is None or not nulls[stride.bit[0]] & stride.bit[1]:
+            plan.append((fixed, stride.prefix))
+            fixed = 0
+    return plan
+
+
+def _march(changes: Changes, at: Ints, kept: Sequence[int]) -> Rows:
+    """The cells of the columns `kept` (ascending or not) of the images at `at`."""
+    layout, raw = changes.layout, changes.raw
+    rows = Rows.empty(raw, len(kept), len(at))
+    places = {column: place for place, column in enumerate(kept)}
+    nulls, at = at, at + layout.bitmap
+    for column in range(max(kept, default=-1) + 1):
+        width = layout.widths[column]
+        size: Any = width if width >= 0 else _length(raw, at, -width)
+        begin = at if width >= 0 else at - width
+        null = None
+        if layout.nullable[column]:
+            null = raw.data[nulls + (column >> 3)] & np.uint8(1 << (column & 7)) != 0
+            null = null if null.any() else None
+        if column in places:
+            rows.start[places[column]] = begin
+            rows.length[places[column]] = size
+            if null is not None:
+                rows.length[places[column], null] = -1
+        after = begin + size
+        at = after if null is None else np.where(null, at, after)
+    return rows
+
+
+def table_batch(
+    changes: Changes,
+    lsn: Ints,
+    preceding: Ints,
+    txid: Ints,
+    committed_at: Ints,
+    *,
+    before: bool = False,
+) -> tuple[pa.RecordBatch, Ints]:
+    """The batch of the changes, and the event that each of its rows is of.
+
+    By event: the position and the id of its transaction, how many changes of the transaction (of all tables) precede
+    it, and when it was committed. A change has twice its ordinal in the transaction as `_seq`; an update that changes
+    the key becomes a delete and, one further, a create.
+    """
+    cuts = range(0, max(len(changes.at), 1), _BLOCK)
+    by_event = (lsn, preceding, txid, committed_at)
+    made = [_change_batch(changes, slice(at, at + _BLOCK), *by_event, before=before) for at in cuts]
+    if len(made) == 1:
+        return made[0]
+    whole = pa.Table.from_batches([batch for batch, _ in made]).combine_chunks()
+    return whole.to_batches()[0], np.concatenate([event for _, event in made])
+
+
+def _change_batch(
+    changes: Changes, block: slice, lsn: Ints, preceding: Ints, txid: Ints, committed_at: Ints, *, before: bool
+) -> tuple[pa.RecordBatch, Ints]:
+    layout = changes.layout
+    schema = layout.schema
+    kind, event, was = changes.op[block], changes.event[block], changes.was[block]
+    new = _march(changes, changes.at[block], layout.kept)
+    updated = np.flatnonzero(kind == Op.update)
+    moved = np.zeros(len(kind), np.bool_)
+    moved[updated] = _key_differs(changes, was[updated], new, updated)
+    _check_key(schema, new)
+
+    # From here on by row of the batch: `source` is its change, `gone` the deletes of old keys before their creates.
+    source = np.repeat(np.arange(len(kind)), 1 + moved)
+    gone = np.flatnonzero(moved) + np.arange(np.count_nonzero(moved))
+    row, op = new, kind[source]
+    if gone.size:
+        row = new.take(source)
+        row.put(gone, _march(changes, was[moved], layout.kept))
+        op[gone], op[gone + 1] = Op.delete, Op.create
+    event = event[source]
+    seq = 2 * (preceding[event] + changes.ordinal[block][source])
+    seq[gone + 1] += 1
+    if seq.max(initial=0) >= DUMP_SEQ - 1:
+        raise DecodeError("a transaction in the log has more than 2**30 changes")
+
+    fields = change_schema(schema.arrow, before=before)
+    meta: tuple[npt.NDArray[Any], ...] = (op, lsn[event], seq.astype(np.int32), txid[event], committed_at[event])
+    arrays = [columns.fixed(field.type, values, None) for field, values in zip(fields, meta, strict=False)]
+    arrays += [row.absent(schema.names), *decode(schema, row.cells, log=True)]
+    if before:
+        known = (kind != Op.create)[source]
+        known[gone + 1] = False
+        old = _march(changes, was, layout.kept).take(source)
+        old.length[:, ~known] = -1
+        values = decode(schema, old.cells, log=True)
+        arrays.append(pa.StructArray.from_arrays(values, fields=list(schema.arrow), mask=pa.array(~known)))
+    return pa.RecordBatch.from_arrays(arrays, schema=fields), event
+
+
+def _key_differs(changes: Changes, was: Ints, new: Rows, updated: Ints) -> Mask:
+    """Which updates have another key than the row before them."""
+    schema, kept = changes.layout.schema, changes.layout.kept
+    differs = np.zeros(len(was), np.bool_)
+    if not len(was):
+        return differs
+    places = [schema.names.index(name) for name in schema.key]
+    old = _march(changes, was, [kept[place] for place in places])
+    for left, place in zip(old.cells, places, strict=True):
+        right = Cells(new.raw, new.start[place][updated], new.length[place][updated])
+        differs |= columns.differ(left, right)
+    return differs
+
+
+def _check_key(schema: TableSchema, rows: Rows) -> None:
+    for name in schema.key:
+        if np.any(rows.length[schema.names.index(name)] < 0):
+            raise DecodeError(f"a change of table {schema.table} in the log lacks its key column {name!r}")
+
+
+def truncation(
+    schema: TableSchema, lsn: int, preceding: int, txid: int, committed_at: int, *, before: bool = False
+) -> pa.RecordBatch:
+    """The batch of a TRUNCATE: one change without a row. The arguments are those of `table_batch`."""
+    fields = change_schema(schema.arrow, before=before)
+    meta = (int(Op.truncate), lsn, 2 * preceding, txid, committed_at)
+    arrays = [pa.array([value], pa.int64()).cast(field.type) for field, value in zip(fields, meta, strict=False)]
+    arrays += [pa.nulls(1, field.type) for field in list(fields)[len(meta) :]]
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)

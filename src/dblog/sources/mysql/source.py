@@ -1,0 +1,284 @@
+"""MySQL and MariaDB as a source (`sources.base.Source`): connections, preflight, log, chunks and watermarks."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dblog.core.names import Pattern
+from dblog.core.offset import Extent
+from dblog.core.schema import TableName, TableSchema
+from dblog.errors import (
+    KeyChanged,
+    PreconditionFailed,
+    SchemaChanged,
+    WatermarkError,
+)
+from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.mysql import catalog, chunks, preflight, resume
+from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
+from dblog.sources.mysql.decoder import Decoder
+from dblog.sources.mysql.events import file_and_place, position
+from dblog.sources.mysql.flavor import Flavor
+from dblog.sources.mysql.gtid import Place
+from dblog.sources.mysql.kinds import TypeOptions
+from dblog.sources.mysql.resume import Log
+from dblog.sources.mysql.stream import MySQLLog
+from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.mysql.types import table_schema
+from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+
+
+@dataclass(frozen=True)
+class MySQL(Relational[Connection]):
+    """A MySQL or MariaDB server and the tables to follow. Connections are per process, made when needed.
+
+    The server commits in the order of its log, so that a select that begins after a watermark was written sees all that
+    the log shows before it.
+    """
+
+    address: Address
+    patterns: tuple[Pattern, ...]
+    server_id: int
+    columns: tuple[str, ...] | None = None
+    """Only these columns (and the key) of every table; None for all."""
+    types: TypeOptions = field(default_factory=TypeOptions)
+    before: bool = False
+    writes: bool = True
+    """Watermarks are written; otherwise windows end without writing anything."""
+
+    # -- set-up ----------------------------------------------------------------------------------------------
+
+    @property
+    def default_schema(self) -> str:
+        return self.address.database
+
+    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+        setup = self.setup()
+        self._with(lambda connection: preflight.prepare(connection, setup))
+
+    def setup(self) -> preflight.Setup:
+        """What is wanted of the server."""
+        return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
+
+    def check_followed(self, tables: Collection[TableName]) -> None:
+        """The log has the changes of every table."""
+
+    def tables(self) -> Mapping[TableName, TableSchema]:
+        found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
+        return found
+
+    def _candidates(self, session: Connection) -> list[TableName]:
+        return catalog.candidates(session)
+
+    def _read_tables(self, session: Connection, names: Collection[TableName]) -> dict[TableName, TableSchema]:
+        return catalog.read_tables(session, names, self._flavor(session), self.types)
+
+    def _flavor(self, connection: Connection) -> Flavor:
+        return server(connection).flavor
+
+    # -- the log ---------------------------------------------------------------------------------------------
+
+    def origin(self) -> Origin:
+        def look(connection: Connection) -> Origin:
+            write = (lambda: self._write(connection, uuid.uuid4().hex)) if self.writes else None
+            found = resume.begin(Log(connection), write)
+            return Origin(found.position, (), str(found.place))
+
+        return self._with(look)
+
+    def latest(self, role: str = "control") -> int:
+        return self._with(lambda connection: Log(connection).end(), role) + self._shift
+
+    @property
+    def _shift(self) -> int:
+        """What the positions of the log that this process reads have more than the server's own."""
+        return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
+
+    def stream(self, position: int, place: str | None) -> MySQLLog:
+        # called by the thread of the log, and a connection is one thread's
+        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
+        found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
+        _SHIFTS[os.getpid(), self.address] = found.place.shift
+        decoder = Decoder(
+            _Tables(self, followed),
+            self._with(self._flavor, "log"),
+            found.position,
+            watermark=WATERMARK,
+            before=self.before,
+            shift=found.place.shift,
+            delivered=found.delivered,
+            files=_FILES.setdefault((os.getpid(), self.address), {}),
+            created=found.place.created,
+        )
+        return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
+
+    def place(self, place: str | None, commits: Commits, position: int) -> str:
+        there = Place.parse(place).after(commits.origins, commits.numbers)
+        created = _FILES.get((os.getpid(), self.address), {}).get(file_and_place(position)[0], 0)
+        return str(replace(there, created=created))
+
+    def comparable(self, place: str | None, other: str | None) -> bool:
+        return Place.parse(place).shift == Place.parse(other).shift
+
+    def covers(self, place: str | None, other: str | None) -> bool:
+        return Place.parse(place).covers(Place.parse(other))
+
+    # -- watermarks and visibility ---------------------------------------------------------------------------
+
+    def write_watermark(self, token: str) -> int:
+        try:
+            self._with(lambda connection: self._write(connection, token))
+        except (SchemaChanged, PreconditionFailed) as error:
+            raise WatermarkError(
+                f"cannot write a watermark: {error.message}", hint=" ".join(preflight.WATERMARK_SQL)
+            ) from error
+        return self.latest()
+
+    def _write(self, connection: Connection, token: str) -> None:
+        with translating("writing a watermark"), connection.cursor() as cursor:
+            if cursor.execute("update dblog.watermark set token = %s where id = 1", (token,)) != 1:
+                raise WatermarkError(
+                    f"the table {WATERMARK} has no row to write a watermark to",
+                    hint=f"insert into {WATERMARK} (id, token) values (1, '')",
+                )
+
+    def high_watermark(self) -> int:
+        return self.latest()
+
+    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+        """Commits become visible in the order of the log. So after a watermark was written all before it is visible;
+        without one the server says how far it is: MariaDB by the position, MySQL by the GTIDs of what is visible."""
+        if self.writes:
+            return ()
+
+        def look(connection: Connection) -> bool:
+            log = Log(connection)
+            if log.mariadb:
+                return log.end() + self._shift >= int(xids.max())
+            gtids = log.flavor.gtids
+            return gtids.parse(Place.parse(place).gtids) <= gtids.parse(log.executed())
+
+        return () if self._with(look) else (int(xids.max()),)
+
+    # -- chunks ----------------------------------------------------------------------------------------------
+
+    def select(self, table: TableName, extent: Extent, key: str | None) -> Select:
+        def open_(connection: Connection) -> TableSchema:
+            with connection.cursor() as cursor:
+                # the first statement of a transaction takes the lock that keeps the table's definition as it is
+                cursor.execute("start transaction read only")
+                cursor.execute(f"select 1 from {identifier(*table)} limit 0")
+            if key is not None and chunks.primary_key(connection, table) != key:
+                raise KeyChanged(f"the primary key of table {table} is not {key} any more")
+            return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
+
+        self._session("chunks")  # a server that does not let us in says nothing about the table
+        with self._reading(f"reading table {table}"):
+            return Select(self, self._narrowed(self._with(open_, "chunks")), extent)
+
+    # -- for people ------------------------------------------------------------------------------------------
+
+    def identity(self) -> Mapping[str, str]:
+        return {"source": str(self.address), "server_id": str(self.server_id)}
+
+    def health(self) -> Mapping[str, Any]:
+        return {"latest": self.latest("health"), "active": True}
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    @property
+    def _chunks(self) -> Chunks[Connection]:
+        return chunks
+
+    def _translating(self, doing: str) -> AbstractContextManager[None]:
+        return translating(doing)
+
+    def _open(self, role: str) -> Connection:
+        connection = connect(self.address, program=f"dblog {role}")
+        with translating("preparing the session"), connection.cursor() as cursor:
+            cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
+            if role in PEOPLE:
+                cursor.execute(f"set session {self._flavor(connection).time_limit.format(PEOPLE_SECONDS)}")
+                cursor.execute("set session transaction read only")
+        return connection
+
+    def _alive(self, session: Connection) -> bool:
+        return bool(session.open)
+
+    def _close(self, session: Connection) -> None:
+        session._force_close()
+
+
+class _Tables:
+    """Which tables the log is decoded for (`decoder.Tables`)."""
+
+    def __init__(self, source: MySQL, followed: Mapping[TableName, TableSchema | None]) -> None:
+        self._source = source
+        self._followed = followed
+
+    def captured(self, table: TableName) -> bool:
+        return table in self._followed
+
+    def of_schema(self, schema: str) -> list[TableName]:
+        return sorted(name for name in self._followed if name.schema == schema)
+
+    def schema(self, mapped: TableMap) -> TableSchema:
+        def describe(connection: Connection) -> TableSchema:
+            flavor = self._source._flavor(connection)
+            types = catalog.read_types(connection, [mapped.table], flavor).get(mapped.table)
+            return table_schema(mapped, flavor, self._source.types, types)
+
+        with translating(f"reading the schema of {mapped.table}"):
+            return self._source._narrowed(self._source._with(describe, "log"))
+
+    def completed(self, mapped: TableMap) -> TableMap:
+        def read(connection: Connection) -> TableMap | None:
+            return catalog.read_map(connection, mapped.table, self._source._flavor(connection))
+
+        with translating(f"reading the schema of {mapped.table}"):
+            return mapped.completed(self._source._with(read, "log"))
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        def describe(connection: Connection) -> TableSchema | None:
+            flavor = self._source._flavor(connection)
+            return catalog.read_tables(connection, [table], flavor, self._source.types).get(table)
+
+        with translating(f"reading the schema of {table}"):
+            found = self._source._with(describe, "log")
+        return self._followed.get(table) if found is None else self._source._narrowed(found)
+
+
+@dataclass(frozen=True)
+class Select:
+    """A chunk read, one transaction: while it lasts nobody can alter the table."""
+
+    _source: MySQL
+    schema: TableSchema
+    _extent: Extent
+
+    def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
+        def read(connection: Connection) -> None:
+            chunks.select(connection, self.schema, self._extent, take)
+            connection.commit()
+
+        own = self._extent.where is not None or bool(self._extent.keys)
+        with self._source._reading(f"reading table {self.schema.table}", everything=own):
+            self._source._with(read, "chunks")
+
+
+_FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
+"""The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
+dumped, by the next life."""
+
+_FILES: dict[tuple[int, Address], dict[int, int]] = {}
+"""When the files of the log were begun that this process has read."""
+
+_SHIFTS: dict[tuple[int, Address], int] = {}
+"""How far the numbers of a server's files are shifted by the stream of this process."""

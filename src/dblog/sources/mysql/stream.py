@@ -1,0 +1,159 @@
+"""The change log over the replication protocol: ask for it from a place on, receive, hand to the decoder.
+
+Packets are taken as they come and decoded together, whole transactions at a time; only of a transaction that is larger
+than `PART_BYTES` are parts decoded before it has arrived completely.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from struct import pack
+
+import numpy as np
+import pymysql.err
+
+from dblog.errors import ConnectionLost, PreconditionFailed
+from dblog.sources.base import Run
+from dblog.sources.mysql.connect import Address, Connection, connect, translating
+from dblog.sources.mysql.decoder import Decoder
+from dblog.sources.mysql.events import FIRST, Type, file_and_place
+from dblog.sources.mysql.gtid import Place
+from dblog.sources.mysql.packets import Packets, Receiver
+from dblog.sources.mysql.resume import file_name
+
+TAKE_BYTES = 8 << 20
+PART_BYTES = 8 << 20
+HEARTBEAT_SECONDS = 1
+SILENCE_SECONDS = 30
+"""After so many seconds without a heartbeat the server is not there any more."""
+PATIENCE_SECONDS = 31_536_000
+"""How long the server may wait for us to read on: we stop reading while nobody takes what has been read."""
+
+_REGISTER, _DUMP = 0x15, 0x12
+_ANNOTATED = 2
+"""MariaDB leaves the statements' texts out of the log it sends unless it is asked for all of it: then places add up."""
+_GTID_CAPABILITY = 4
+"""Without it MariaDB sends other events in the place of those that older replicas do not know."""
+_ALL_EVENTS = 2
+"""Without it MariaDB leaves out the texts of statements, and places can no longer be counted. To MySQL it says that we
+know its newer heartbeats."""
+_DENIED = 1045
+
+# The kinds of events that end nothing: what is behind the last other one may be the beginning of a transaction.
+_GOES_ON = np.zeros(256, np.bool_)
+_GOES_ON[[5, 13, 14, Type.table_map, 23, 24, 25, 29, 30, 31, 32, Type.partial_update, 160, *range(166, 172)]] = True
+_GOES_ON[[Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid]] = True
+
+
+class MySQLLog:
+    """A server's log from a position on (`sources.base.LogStream`). No two readers of a server may have the same
+    `server_id`: the server ends the session of the one that came first.
+
+    The server keeps its log for as long as it is configured to, not for us: there is nothing to acknowledge.
+    """
+
+    def __init__(
+        self, address: Address, position: int, decoder: Decoder, *, server_id: int, place: Place | None = None
+    ) -> None:
+        """Of the position, `place` has what the server's own differs in."""
+        place = place or Place()
+        self._decoder = decoder
+        self._place = str(place)
+        self._acknowledged = 0
+        self._heard = time.monotonic()
+        self._connection = connect(address, program="dblog log")
+        try:
+            with translating("opening the log"):
+                self._packets = Receiver(_dump(self._connection, position, place.shift, server_id), 1)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
+        """The server sends a commit at once, whoever waits for it, so `eager` makes no difference."""
+        deadline = time.monotonic() + timeout
+        with translating("reading the log"):
+            while True:
+                left = deadline - time.monotonic()
+                if self._packets.receive(left, TAKE_BYTES):
+                    self._heard = time.monotonic()
+                    runs = self._decode()
+                    if runs:
+                        return runs
+                elif time.monotonic() - self._heard > SILENCE_SECONDS:
+                    raise ConnectionLost(f"reading the log failed: the server was silent for {SILENCE_SECONDS} s")
+                if left <= 0:
+                    return []
+
+    def _decode(self) -> list[Run]:
+        packets = self._packets.packets
+        count = _complete(packets)
+        if not count and len(packets) and packets.end[-1] - packets.start[0] >= PART_BYTES:
+            count = len(packets)
+        if not count:
+            return []
+        runs = self._decoder.feed(packets.first(count))
+        self._packets.drop(count)
+        return runs
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    @property
+    def idle_position(self) -> int:
+        """All that the server has logged is sent to us, so what has arrived is all that there is up to here."""
+        return 0 if len(self._packets) or self._decoder.inside else self._decoder.position
+
+    @property
+    def heard(self) -> float:
+        return self._heard
+
+    def acknowledge(self, position: int) -> None:
+        self._acknowledged = max(self._acknowledged, position)
+
+    def close(self) -> None:
+        self._connection._force_close()
+
+
+def _complete(packets: Packets) -> int:
+    """How many packets there are up to the last that may end a transaction."""
+    # An answer that is no event has no kind: it is passed on at once.
+    short = packets.end - packets.start < 6
+    kind = packets.data[np.where(short, packets.start, packets.start + 5)]
+    stops = np.flatnonzero(short | (packets.data[packets.start] != 0) | ~_GOES_ON[kind])
+    for number in stops[::-1].tolist():
+        # A QUERY event that says BEGIN; a checksum may follow.
+        if kind[number] != Type.query or b"\0BEGIN" not in bytes(
+            packets.data[packets.end[number] - 10 : packets.end[number]]
+        ):
+            return int(number) + 1
+    return 0
+
+
+def _dump(connection: Connection, position: int, shift: int, server_id: int) -> socket.socket:
+    """Ask for the log; the socket that it comes from."""
+    file, place = file_and_place(position)
+    name = file_name(connection, file - shift).encode()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "set @master_binlog_checksum = @@global.binlog_checksum, "
+            f"@master_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}, "
+            f"@mariadb_slave_capability = {_GTID_CAPABILITY}"
+        )
+        cursor.execute(f"set session net_write_timeout = {PATIENCE_SECONDS}")
+    # Host, user, password and port say nothing: the server only shows them.
+    connection._execute_command(_REGISTER, pack("<I3xHII", server_id, 0, 0, 0))
+    try:
+        connection._read_ok_packet()
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != _DENIED:
+            raise
+        denied = f"opening the log failed: {error.args[1]}"
+        raise PreconditionFailed(denied, hint="grant replication slave on *.* to the user in the URL") from error
+    # A place has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
+    place = place if place < 1 << 32 else FIRST
+    connection._execute_command(_DUMP, pack("<IHI", place, _ALL_EVENTS, server_id) + name)
+    source: socket.socket = connection._sock
+    return source

@@ -1,0 +1,32 @@
+"""What a preflight finds, alike for every family: problems, each with the statement or setting that cures it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dblog.errors import PositionLost, PreconditionFailed
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as it must be, and the SQL or setting that cures it."""
+
+    what: str
+    fix: str
+    fatal: bool = True
+    creatable: bool = False
+    """The preflight runs the fix itself; never fatal."""
+    lost: bool = False
+    """The log no longer reaches back to the pipeline's position."""
+
+    def __str__(self) -> str:
+        return f"- {self.what}\n  fix: " + self.fix.replace("\n", "\n       ")
+
+
+def refuse(problems: Sequence[Problem]) -> None:
+    """Raise PreconditionFailed (or PositionLost) with every fatal problem, if there is any."""
+    if fatal := [p for p in problems if p.fatal]:
+        kind = PositionLost if any(p.lost for p in fatal) else PreconditionFailed
+        many = "1 problem" if len(fatal) == 1 else f"{len(fatal)} problems"
+        raise kind(f"the server is not ready for capture, {many}:\n" + "\n".join(map(str, fatal)))
