@@ -109,9 +109,9 @@ class Relational(Generic[_Session]):
             )
         return names
 
-    def _describe(self, names: Collection[TableName]) -> dict[TableName, TableSchema]:
+    def _describe(self, names: Collection[TableName], role: str = "control") -> dict[TableName, TableSchema]:
         with self._translating("reading the tables' schemas"):
-            found = self._with(lambda session: self._read_tables(session, names))
+            found = self._with(lambda session: self._read_tables(session, names), role)
         return {name: self._narrowed(schema) for name, schema in found.items()}
 
     def _narrowed(self, schema: TableSchema) -> TableSchema:

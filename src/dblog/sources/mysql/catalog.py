@@ -85,7 +85,7 @@ def read_tables(
         table: TableSchema(
             table,
             tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()),
-            _key(connection, table),
+            read_key(connection, table),
         )
         for table, columns in read_types(connection, names, flavor).items()
     }
@@ -96,10 +96,11 @@ def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableM
     columns = _columns(connection, table, flavor)
     for (nullable,) in _rows(connection, _HASHES, table):  # they come last
         columns.append(MappedColumn(_hidden_name(columns), MyType(Code.bigint, unsigned=True), bool(nullable)))
-    return TableMap(0, table, tuple(columns), _key(connection, table)) if columns else None
+    return TableMap(0, table, tuple(columns), read_key(connection, table)) if columns else None
 
 
-def _key(connection: Connection, table: TableName) -> tuple[str, ...]:
+def read_key(connection: Connection, table: TableName) -> tuple[str, ...]:
+    """The columns of the primary key, in its order; none when there is no such key or table."""
     return tuple(column for (column,) in _rows(connection, _KEY, table))
 
 

@@ -16,6 +16,7 @@ from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import TableUnreadable
 from dblog.sources.columns import Raw
+from dblog.sources.mysql.catalog import read_key
 from dblog.sources.mysql.connect import Connection, ServerError, identifier
 from dblog.sources.mysql.kinds import MyColumn
 from dblog.sources.mysql.packets import Packets, Receiver
@@ -30,11 +31,6 @@ READ_SECONDS = 3600.0
 
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 
-# Of one table each: only then does MariaDB look at that table alone, and not at all of the server.
-_KEY = """
-select column_name from information_schema.statistics
-where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
-"""
 _COLUMNS = """
 select column_name, concat_ws(' ', column_name, column_type, collation_name) from information_schema.columns
 where table_schema = %s and table_name = %s
@@ -43,9 +39,8 @@ where table_schema = %s and table_name = %s
 
 def primary_key(connection: Connection, table: TableName) -> str:
     """What the table's primary key consists of. Collations count, because they order."""
+    key = read_key(connection, table)
     with connection.cursor() as cursor:
-        cursor.execute(_KEY, tuple(table))
-        key = [name for (name,) in cursor.fetchall()]
         cursor.execute(_COLUMNS, tuple(table))
         columns = dict(cursor.fetchall())
     if not key:

@@ -246,13 +246,7 @@ class _Tables:
             return mapped.completed(self._source._with(read, "log"))
 
     def latest(self, table: TableName) -> TableSchema | None:
-        def describe(connection: Connection) -> TableSchema | None:
-            flavor = self._source._flavor(connection)
-            return catalog.read_tables(connection, [table], flavor, self._source.types).get(table)
-
-        with translating(f"reading the schema of {table}"):
-            found = self._source._with(describe, "log")
-        return self._followed.get(table) if found is None else self._source._narrowed(found)
+        return self._source._describe([table], "log").get(table) or self._followed.get(table)
 
 
 @dataclass(frozen=True)

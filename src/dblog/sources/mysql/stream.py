@@ -31,8 +31,6 @@ PATIENCE_SECONDS = 31_536_000
 """How long the server may wait for us to read on: we stop reading while nobody takes what has been read."""
 
 _REGISTER, _DUMP = 0x15, 0x12
-_ANNOTATED = 2
-"""MariaDB leaves the statements' texts out of the log it sends unless it is asked for all of it: then places add up."""
 _GTID_CAPABILITY = 4
 """Without it MariaDB sends other events in the place of those that older replicas do not know."""
 _ALL_EVENTS = 2
@@ -48,10 +46,7 @@ _GOES_ON[[Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid]] = Tru
 
 class MySQLLog:
     """A server's log from a position on (`sources.base.LogStream`). No two readers of a server may have the same
-    `server_id`: the server ends the session of the one that came first.
-
-    The server keeps its log for as long as it is configured to, not for us: there is nothing to acknowledge.
-    """
+    `server_id`: the server ends the session of the one that came first."""
 
     def __init__(
         self, address: Address, position: int, decoder: Decoder, *, server_id: int, place: Place | None = None
@@ -60,7 +55,6 @@ class MySQLLog:
         place = place or Place()
         self._decoder = decoder
         self._place = str(place)
-        self._acknowledged = 0
         self._heard = time.monotonic()
         self._connection = connect(address, program="dblog log")
         try:
@@ -111,7 +105,7 @@ class MySQLLog:
         return self._heard
 
     def acknowledge(self, position: int) -> None:
-        self._acknowledged = max(self._acknowledged, position)
+        """The server keeps its log whoever has read it."""
 
     def close(self) -> None:
         self._connection._force_close()
