@@ -13,6 +13,8 @@
     │   └── SchemaChanged     a typed stream's columns no longer fit the table
     ├── WatermarkError        a watermark could not be written or did not come back
     ├── SpoolError            the spool cannot be written, read or is not shared
+    ├── SinkError             the target of a pipeline does not take a batch
+    │   └── SinkUnreachable   the target is away (retryable)
     └── StateError            the state store cannot be used, or does not have what was asked for
         ├── Conflict          somebody else changed the document first (retryable)
         └── NotFound          no such pipeline, request or setting
@@ -99,6 +101,16 @@ class WatermarkError(DBLogError):
 
 class SpoolError(DBLogError):
     """The spool cannot be written or read, or is not shared between driver and executors."""
+
+
+class SinkError(DBLogError):
+    """The target of a pipeline does not take a batch."""
+
+
+class SinkUnreachable(SinkError):
+    """The target is away; the same batch may be taken later."""
+
+    retryable = True
 
 
 class StateError(DBLogError):

@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.ipc as ipc
 
 from dblog.core.dump import Staged
-from dblog.core.event import change_schema
+from dblog.core.event import Op, change_schema
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
 
@@ -46,6 +47,8 @@ class LogFile:
     rows: int
     incomplete: int
     """Rows with a column that the log did not carry."""
+    truncates: tuple[tuple[int, int], ...] = ()
+    """Where, by `(lsn, seq)`, the table was emptied."""
 
 
 class Spool:
@@ -263,6 +266,7 @@ class LogWriter:
         self._schema = schema
         self._rows = 0
         self._incomplete = 0
+        self._truncates: list[tuple[int, int]] = []
         with spool._guarded("write", path):
             self._sink = spool._open_output(path)
             self._writer = ipc.new_file(self._sink, _described(arrow, schema))
@@ -272,12 +276,16 @@ class LogWriter:
             self._writer.write_batch(batch)
         self._rows += batch.num_rows
         self._incomplete += batch.num_rows - batch.column("_unchanged").null_count
+        emptied = pc.indices_nonzero(pc.equal(batch.column("_op"), int(Op.truncate)))
+        for row in emptied.to_pylist():
+            self._truncates.append((batch.column("_lsn")[row].as_py(), batch.column("_seq")[row].as_py()))
 
     def close(self) -> LogFile:
         with self._spool._guarded("write", self._path):
             self._writer.close()
             self._sink.close()
-        return LogFile(self._path, self._schema.table, self._schema.version, self._rows, self._incomplete)
+        schema, truncates = self._schema, tuple(self._truncates)
+        return LogFile(self._path, schema.table, schema.version, self._rows, self._incomplete, truncates)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

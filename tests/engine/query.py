@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dblog.engine import Engine
 from dblog.spark.options import read_options
-from dblog.spark.source import ChangeReader, DBLogSource, Lane, Work
+from dblog.spark.source import ChangeReader, DBLogSource, Lane
+from dblog.spark.work import Work
 from dblog.tasks import Emit, Log, Select
 from tests.history import History, Row
 

@@ -33,14 +33,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planner": LOG | {"state", "admission", "desk", "pacer", "retry"},
     "engine": LOG | {"state", "desk", "planner", "retry"},
     "spark": DRIVER | {"sources", "spark"},
+    "sinks": {"errors", "core", "sinks"},
+    "pipelines": DRIVER | {"", "sources", "spark", "sinks", "pipelines"},
     "control": {"errors", "core", "state", "control"},
     "__init__": {"errors", "core", "spark"},
     "demo": DRIVER | {"", "sources", "spark", "demo"},
-    "cli": DRIVER | {"", "sources", "spark", "control", "demo", "cli"},
+    "cli": DRIVER | {"", "sources", "spark", "control", "demo", "sinks", "pipelines", "cli"},
 }
 # Who may import an engine or a driver, at the top of a module or within a function.
 MAY_USE = {
-    "pyspark": {"spark", "demo", "cli", "__init__"},
+    "pyspark": {"spark", "demo", "cli", "__init__", "sinks", "pipelines"},
     "psycopg2": {"sources", "demo", "cli"},
     "pymysql": {"sources", "demo"},
     "fastapi": {"control"},

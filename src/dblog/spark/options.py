@@ -53,6 +53,7 @@ OPTIONS = (
     Option("maxRowsPerTrigger", "a number", "rows of log per batch, cut between transactions", "no limit"),
     Option("maxBytesPerTrigger", "a size like 64m", "bytes of log per batch, cut between transactions", "128m"),
     Option("readAheadBytes", "a size like 256m", "how far capture may run ahead of Spark", "256m"),
+    Option("deliver", "rows or ranges", "ranges: what the sinks of dblog run read, table by table", "rows"),
     Option("before", "true or false", "also deliver the old row where the log has it", "false"),
     Option("decimals", "decimal or string", "string: deliver numeric columns as text", "decimal"),
     Option("dates", "date or string", "MySQL, MariaDB: string delivers dates, impossible ones too, as text", "date"),
@@ -81,6 +82,8 @@ class Options:
     dates: str
     arrays: str
     writes: bool
+    ranges: bool
+    """Whether each batch is delivered as the work it consists of, for `dblog.spark.ranges` to read."""
     settings: Settings
     limit: Limit
 
@@ -135,6 +138,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         dates=read.choice("dates", ("date", "string")),
         arrays=read.choice("arrays", ("array", "string")),
         writes=read.choice("watermark", ("table", "none")) == "table",
+        ranges=read.choice("deliver", ("rows", "ranges")) == "ranges",
         settings=Settings(
             dump=read.choice("dump", ("initial", "never")) == "initial",
             before=read.choice("before", ("false", "true")) == "true",

@@ -7,10 +7,9 @@ anywhere. So the reader holds nothing but options; the engine lives only in the 
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,21 +21,14 @@ from pyspark.sql.types import StructType
 
 from dblog.core.offset import Offset
 from dblog.engine import Engine
-from dblog.errors import (
-    ConfigError,
-    ConnectionLost,
-    DBLogError,
-    KeyChanged,
-    PreconditionFailed,
-    SchemaChanged,
-    TableLocked,
-)
+from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
 from dblog.segments import Limit
 from dblog.spark.options import Options, read_options
-from dblog.spark.rows import RESERVED, Enveloped, Shape, Typed, in_order, regrouped
+from dblog.spark.ranges import OPTION, Handed, Range, RangeReader, handed
+from dblog.spark.rows import RESERVED, Enveloped, Shape, Typed
+from dblog.spark.work import Work, delivered, lanes
 from dblog.spool import Spool
 from dblog.state import open_store
-from dblog.tasks import Emit, Log, Select, emitted_rows, log_changes, stage
 
 
 def register(spark: SparkSession) -> None:
@@ -52,6 +44,8 @@ class DBLogSource(DataSource):
         return "dblog"
 
     def schema(self) -> StructType:
+        if OPTION in self.options:
+            return Range.decode(self.options[OPTION]).schema
         options = read_options(self.options)
         return _spark_schema(_shape(options).arrow)
 
@@ -59,16 +53,12 @@ class DBLogSource(DataSource):
         return ChangeReader(read_options(self.options), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if OPTION in self.options:
+            return RangeReader(self.options)
         raise ConfigError(
             "format 'dblog' is a streaming source",
             hint="use spark.readStream; for everything up to now and no more, writeStream.trigger(availableNow=True)",
         )
-
-
-Work = Log | Emit | Select
-
-SMALL_LOG_ROWS = 10_000
-"""A log of at most this many rows does not get a Spark task of its own."""
 
 
 @dataclass
@@ -81,20 +71,6 @@ class Lane(InputPartition):
     def __init__(self, work: tuple[Work, ...], shape: Shape) -> None:
         self.work = work
         self.shape = shape
-
-
-def lanes(work: Sequence[Work], count: int) -> list[tuple[Work, ...]]:
-    """The work of a batch in at most `count` lanes, and one for a large log. Spark spends some 25 ms on every task, so
-    a chunk is emitted and the next one selected in the same; the log comes first."""
-    result: list[list[Work]] = [[] for _ in range(count)]
-    for kind in (Emit, Select):
-        for number, item in enumerate(w for w in work if isinstance(w, kind)):
-            result[number % count].append(item)
-    for log in (w for w in work if isinstance(w, Log)):
-        if sum(f.rows for f in log.window.files) > SMALL_LOG_ROWS:
-            result.insert(0, [])
-        result[0].insert(0, log)
-    return [tuple(lane) for lane in result if lane]
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -132,6 +108,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with self._reporting() as (engine, shape):
             work = engine.batch(Offset.from_json(start), Offset.from_json(end))
+        if self._options.ranges:
+            return [Lane(tuple(work), shape)] if work else []
         return [Lane(lane, shape) for lane in lanes(work, self._options.settings.parallelism)]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -184,24 +162,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Lane)
-        _settle()
+        options = self._options
+        if options.ranges:
+            yield handed(partition.work)
+            return
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        for batch in regrouped(rows for work in partition.work for rows in self._rows(work, partition.shape)):
+        spool, before = Spool(options.spool), options.settings.before
+        for batch in delivered(partition.work, partition.shape, spool, lambda: options.source, before=before):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
-
-    def _rows(self, work: Work, shape: Shape) -> Iterator[pa.RecordBatch]:
-        spool = Spool(self._options.spool)
-        match work:
-            case Log() as log:
-                yield from in_order(log_changes(spool, log), shape)
-            case Emit(chunk=chunk) as emit:
-                for schema, batch in emitted_rows(spool, emit, before=self._options.settings.before):
-                    yield shape.project(schema, batch, chunk.dump)
-            case Select(chunk=chunk):
-                try:
-                    stage(self._options.source, spool, chunk)
-                except (TableLocked, ConnectionLost, KeyChanged):
-                    return  # the planner reads it in its window, or in a later round; the log must not wait or fail
 
 
 def _shape(options: Options) -> Shape:
@@ -212,6 +180,8 @@ def _shape(options: Options) -> Shape:
                 f"table {name} has columns named {sorted(taken)}, which dblog uses for itself",
                 hint="leave them out with the option columns, or the table with a pattern like !public.odd in tables",
             )
+    if options.ranges:
+        return Handed()
     if options.table is None:
         return Enveloped()
     if options.table not in found:
@@ -230,10 +200,3 @@ def _shape(options: Options) -> Shape:
 
 def _spark_schema(arrow: pa.Schema) -> StructType:
     return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
-
-
-@cache
-def _settle() -> None:
-    """Once per worker: Spark's worker collects garbage after every task, and what is loaded by now is not garbage."""
-    gc.collect()
-    gc.freeze()

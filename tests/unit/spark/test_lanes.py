@@ -9,7 +9,7 @@ import pytest
 
 from dblog.core.offset import Chunk, Extent
 from dblog.core.schema import TableName
-from dblog.spark.source import SMALL_LOG_ROWS, Work, lanes
+from dblog.spark.work import SMALL_LOG_ROWS, Work, lanes
 from dblog.spool import LogFile
 from dblog.tasks import Emit, Log, Select, Window
 

@@ -1,0 +1,102 @@
+"""The way of a batch from the stream to its sink.
+
+While the sink writes, the chunks of the next window are selected: both read the database of this very moment or files
+of the spool, and neither needs the other. The stream plans its next batch when both are done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+
+from dblog.errors import SinkUnreachable
+from dblog.sinks.base import Batch, Sink, TableBatch
+from dblog.sinks.route import Route, routed
+from dblog.spark.options import read_options
+from dblog.spark.ranges import TableRange, ranges_of, run_selects, work_of
+from dblog.spark.work import Work
+from dblog.spool import Spool
+from dblog.tasks import Emit, Log
+
+FIRST_DELAY, LAST_DELAY = 0.5, 30.0
+
+
+class Delivery:
+    """Gives the batches of one stream to one sink: the function of its `foreachBatch`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        options: Mapping[str, str],
+        routes: Sequence[Route] = (),
+        told: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        read = read_options(options)
+        self._spark = spark
+        self._sink = sink
+        self._options = dict(options)
+        self._routes = routes
+        self._told = told
+        self._spool = Spool(read.spool)
+        self._before = read.settings.before
+        self._tasks = read.settings.parallelism
+        self._stopped = threading.Event()
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        work = work_of(frame)
+        with _Beside(lambda: run_selects(self._spark, self._options, work, tasks=self._tasks)):
+            batch = self._batch(number, work)
+            if batch.tables:
+                self._write(batch)
+
+    def stop(self) -> None:
+        """Do not wait any longer for a sink that is away."""
+        self._stopped.set()
+
+    def _batch(self, number: int, work: Sequence[Work]) -> Batch:
+        ranges = ranges_of(self._spark, self._spool, work, before=self._before, tasks=self._tasks)
+        position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
+        return Batch(number, position, tuple(routed(_table(r), self._routes) for r in ranges))
+
+    def _write(self, batch: Batch) -> None:
+        delay = FIRST_DELAY
+        while True:
+            try:
+                self._sink.write(batch)
+                return
+            except SinkUnreachable as error:
+                self._told(f"the sink is away, next try in {delay:.0f} s: {error.message}")
+                if self._stopped.wait(delay):
+                    raise
+                delay = min(2 * delay, LAST_DELAY)
+
+
+def _table(found: TableRange) -> TableBatch:
+    return TableBatch(found.schema.table, found.schema, found.changes, found.rows, found.truncated, found.incomplete)
+
+
+class _Beside:
+    """Something that is done in a thread while the block runs; what it raises is raised at the end."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:
+                self._error = error
+
+        self._thread = InheritableThread(target=run, name="dblog-selects", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.join()
+        if kind is None and self._error is not None:
+            raise self._error

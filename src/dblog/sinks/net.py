@@ -1,0 +1,96 @@
+"""What a batch comes to for each key: one row, however often the key was changed.
+
+The net effect of a key's changes is its last one, with a twist: a change may leave columns out (`_unchanged`). Such a
+column has the value that an earlier change of the batch gave it, as long as the row was not deleted in between; else
+the target's value stays, and the column is still named in `_unchanged`.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from dblog.sinks.base import TableBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def net(table: TableBatch) -> DataFrame | None:
+    """One row for each key of the batch: create, update, delete or read; None when there is nothing.
+
+    It has the table's columns, `_op`, `_lsn`, `_seq`, `_unchanged` and `_whole`: whether the row began in this batch,
+    so that nothing of what the target has of that key is left, and a column in `_unchanged` is null. What came before
+    the table was emptied for the last time is left out: `TableBatch.truncated` is for the sink to obey first.
+    """
+    parts = [part for part in (_net_changes(table), _dump_rows(table)) if part is not None]
+    return reduce(lambda a, b: a.unionByName(b), parts) if parts else None
+
+
+def _dump_rows(table: TableBatch) -> DataFrame | None:
+    from pyspark.sql import functions as f
+
+    if table.rows is None:
+        return None
+    return table.rows.select(*table.schema.names, "_op", "_lsn", "_seq", "_unchanged", f.lit(False).alias("_whole"))
+
+
+def _net_changes(table: TableBatch) -> DataFrame | None:
+    from pyspark.sql import functions as f
+
+    if table.changes is None:
+        return None
+    changes = table.changes.where(f.col("_op") != "truncate")
+    if table.truncated is not None:
+        lsn, seq = table.truncated
+        changes = changes.where((f.col("_lsn") > lsn) | ((f.col("_lsn") == lsn) & (f.col("_seq") > seq)))
+    place = f.struct("_lsn", "_seq")
+    rest = [name for name in table.schema.names if name not in table.schema.key]
+    row = f.struct(*(_quoted(name) for name in rest), f.col("_op"), f.col("_lsn"), f.col("_seq"), f.col("_unchanged"))
+    begun = f.max(f.when(f.col("_op").isin("delete", "create"), place))
+    found = [f.max_by(row, place).alias("_last"), begun.alias("_begun")]
+    if table.incomplete:
+        known = [
+            f.max_by(
+                f.struct(place.alias("at"), _quoted(name).alias("value")),
+                f.when(~f.coalesce(f.array_contains("_unchanged", name), f.lit(False)), place),
+            )
+            for name in rest
+        ]
+        found += [column.alias(f"_known{n}") for n, column in enumerate(known)]
+    grouped = changes.groupBy(*(_quoted(name) for name in table.schema.key)).agg(*found)
+    last = f.col("_last")
+    values = {name: last.getField(name) for name in rest}
+    unchanged = last.getField("_unchanged")
+    if table.incomplete:
+        held = {name: _held(n) for n, name in enumerate(rest)}
+        missing = {name: f.coalesce(f.array_contains(unchanged, name), f.lit(False)) for name in rest}
+        values = {
+            name: f.when(missing[name] & held[name], f.col(f"_known{n}").getField("value")).otherwise(values[name])
+            for n, name in enumerate(rest)
+        }
+        left = f.array_compact(f.array(*(f.when(missing[n] & ~held[n], f.lit(n)) for n in rest)))
+        unchanged = f.when(f.size(left) > 0, left)
+    return grouped.select(
+        *(_quoted(name) if name in table.schema.key else values[name].alias(name) for name in table.schema.names),
+        last.getField("_op").alias("_op"),
+        last.getField("_lsn").alias("_lsn"),
+        last.getField("_seq").alias("_seq"),
+        unchanged.alias("_unchanged"),
+        f.col("_begun").isNotNull().alias("_whole"),
+    )
+
+
+def _held(number: int) -> Column:
+    """Whether the batch has a value for the column that belongs to the row as it is at the end."""
+    from pyspark.sql import functions as f
+
+    known = f.col(f"_known{number}")
+    begun = f.col("_begun")
+    return known.isNotNull() & (begun.isNull() | (known.getField("at") >= begun))
+
+
+def _quoted(name: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,160 @@
+"""Routes: what becomes of a table on its way to a sink. Another name, fewer columns, other names for them, masked
+values, only some rows.
+
+A row that `where` keeps out may have been let in before: its create or update becomes a delete, which does nothing to a
+target that never had the row. Deletes always pass, because the log may have nothing but their key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dblog.core.event import BEFORE
+from dblog.core.names import Pattern
+from dblog.core.schema import Column, TableName, TableSchema
+from dblog.errors import ConfigError
+from dblog.sinks.base import TableBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+MASKS = ("sha256", "redact", "null")
+REDACTED = "***"
+
+
+@dataclass(frozen=True)
+class Route:
+    """What is said of the tables that a pattern matches."""
+
+    pattern: Pattern
+    target: str | None = None
+    """The name in the target, with `{schema}` and `{table}` for those of the source."""
+    include: tuple[str, ...] | None = None
+    """Only these columns, and the key."""
+    exclude: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    mask: Mapping[str, str] = field(default_factory=dict)
+    """For a column one of `MASKS`."""
+    where: str | None = None
+    """A condition in Spark's SQL, over the source's columns."""
+
+    def check(self, schema: TableSchema) -> None:
+        """Whether all of it can be done to a table. Raises ConfigError."""
+        named = {*(self.include or ()), *self.exclude, *self.rename, *self.mask}
+        if unknown := sorted(named - set(schema.names)):
+            raise ConfigError(
+                f"table {self.pattern.text!r} names the columns {unknown}, which {schema.table} does not have",
+                hint="its columns are " + ", ".join(schema.names),
+            )
+        if lost := sorted(set(self.exclude) & set(schema.key)):
+            raise ConfigError(f"{lost} of {schema.table} cannot be excluded", hint="the key must reach the target")
+        if hidden := sorted(n for n in schema.key if self.mask.get(n, "sha256") != "sha256"):
+            raise ConfigError(f"{hidden} of {schema.table} cannot be masked so", hint="a key may be masked by sha256")
+        names = [c.name for c in self._columns(schema)]
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise ConfigError(f"two columns of {schema.table} would be called {twice}", hint="change rename")
+
+    def _kept(self, schema: TableSchema) -> list[Column]:
+        wanted = set(schema.names) if self.include is None else {*self.include, *schema.key}
+        return [c for c in schema.columns if c.name in wanted and c.name not in self.exclude]
+
+    def _columns(self, schema: TableSchema) -> list[Column]:
+        return [self._column(c) for c in self._kept(schema)]
+
+    def _column(self, column: Column) -> Column:
+        name = self.rename.get(column.name, column.name)
+        if self.mask.get(column.name) in ("sha256", "redact"):
+            return Column(name, "text", pa.string())
+        return replace(column, name=name)
+
+    def schema(self, schema: TableSchema) -> TableSchema:
+        """The table as it is to be in the target."""
+        key = tuple(self.rename.get(name, name) for name in schema.key)
+        return TableSchema(self._name(schema.table), tuple(self._columns(schema)), key)
+
+    def _name(self, table: TableName) -> TableName:
+        if self.target is None:
+            return table
+        name = self.target.format(schema=table.schema, table=table.name)
+        schema, dot, rest = name.partition(".")
+        return TableName(schema, rest) if dot else TableName("", name)
+
+    def rows(self, frame: DataFrame, schema: TableSchema, *, changes: bool) -> DataFrame:
+        """The rows as they are to reach the target."""
+        from pyspark.sql import functions as f
+
+        if self.where is not None:
+            frame = self._filtered(frame, schema, changes=changes)
+        kept = self._kept(schema)
+        columns = [self._value(c.name).alias(self.rename.get(c.name, c.name)) for c in kept]
+        metadata = [_named(n) for n in frame.columns if n not in schema.names and n not in ("_unchanged", BEFORE)]
+        names = f.create_map(*(f.lit(t) for c in kept for t in (c.name, self.rename.get(c.name, c.name))))
+        unchanged = f.filter(f.transform("_unchanged", lambda name: names[name]), lambda name: name.isNotNull())
+        metadata.append(f.when(f.size(unchanged) > 0, unchanged).alias("_unchanged"))
+        if BEFORE in frame.columns:
+            old = f.struct(*(self._value(c.name, f.col(BEFORE)).alias(self.rename.get(c.name, c.name)) for c in kept))
+            metadata.append(f.when(f.col(BEFORE).isNotNull(), old).alias(BEFORE))
+        return frame.select(*columns, *metadata)
+
+    def _value(self, name: str, of: Expression | None = None) -> Expression:
+        from pyspark.sql import functions as f
+
+        value = _named(name) if of is None else of.getField(name)
+        match self.mask.get(name):
+            case "sha256":
+                return f.sha2(value.cast("string"), 256)
+            case "redact":
+                return f.when(value.isNotNull(), f.lit(REDACTED))
+            case "null":
+                return f.when(f.lit(False), value)
+        return value
+
+    def _filtered(self, frame: DataFrame, schema: TableSchema, *, changes: bool) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        assert self.where is not None
+        asked = [n for n in schema.names if re.search(rf"(?<!\w){re.escape(n)}(?!\w)", self.where, re.IGNORECASE)]
+        unknown = f.coalesce(f.arrays_overlap("_unchanged", f.array(*map(f.lit, asked))), f.lit(False))
+        doubt = f.raise_error(
+            f"dblog.errors.SinkError: the log does not have the columns that the filter of {schema.table} asks for\n"
+            "hint: set REPLICA IDENTITY FULL on the table, or filter by other columns"
+        )
+        holds = f.coalesce(f.expr(self.where), f.lit(False))
+        kept = f.when(unknown, doubt.cast("boolean")).otherwise(holds) if asked else holds
+        if not changes:
+            return frame.where(kept)
+        out = f.col("_op").isin("create", "update") & ~kept
+        values = [_named(n) if n in schema.key else f.when(~f.col("_out"), _named(n)).alias(n) for n in schema.names]
+        metadata = [_named(n) for n in frame.columns if n not in schema.names and n not in ("_op", "_unchanged")]
+        return frame.withColumn("_out", out).select(
+            *values,
+            f.when(f.col("_out"), f.lit("delete")).otherwise(f.col("_op")).alias("_op"),
+            f.when(~f.col("_out"), f.col("_unchanged")).alias("_unchanged"),
+            *metadata,
+        )
+
+
+def routed(table: TableBatch, routes: Sequence[Route]) -> TableBatch:
+    """The table as the first route that matches it has it."""
+    route = next((r for r in routes if r.pattern.matches(table.source)), None)
+    if route is None:
+        return table
+    route.check(table.schema)
+    return replace(
+        table,
+        schema=route.schema(table.schema),
+        changes=None if table.changes is None else route.rows(table.changes, table.schema, changes=True),
+        rows=None if table.rows is None else route.rows(table.rows, table.schema, changes=False),
+    )
+
+
+def _named(name: str) -> Expression:
+    from pyspark.sql import functions as f
+
+    return f.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,138 @@
+"""Settings of a sink, as they stand in a pipeline's file: declared once, checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dblog.errors import ConfigError
+
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: how it is called, what it takes, what it does."""
+
+    name: str
+    about: str
+    kind: Kind
+    default: Any = _MISSING
+    """Without one, the setting must be given."""
+    secret: bool = False
+    """Whether its value is never shown, and may be written as { env = "NAME" } or { file = "/path" }."""
+
+    @property
+    def required(self) -> bool:
+        return self.default is _MISSING
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What values a setting takes."""
+
+    takes: str
+    """In words, as the answer to "allowed is"."""
+    read: Callable[[Any], Any]
+    """The value, checked; raises ValueError or TypeError."""
+
+
+def text(takes: str = "a text") -> Kind:
+    return Kind(takes, _text)
+
+
+def choice(*allowed: str) -> Kind:
+    def read(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError
+        return str(value)
+
+    return Kind(" or ".join(allowed), read)
+
+
+def number(least: float, most: float) -> Kind:
+    """A whole number where the bounds are whole."""
+    whole = isinstance(least, int) and isinstance(most, int)
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            raise TypeError
+        if not least <= value <= most:
+            raise ValueError
+        return value
+
+    return Kind(f"a {'whole ' if whole else ''}number from {least} to {most}", read)
+
+
+def flag() -> Kind:
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise TypeError
+        return value
+
+    return Kind("true or false", read)
+
+
+def texts(takes: str = "a list of texts") -> Kind:
+    def read(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise TypeError
+        return tuple(_text(item) for item in value)
+
+    return Kind(takes, read)
+
+
+def mapping(takes: str = "a table of texts") -> Kind:
+    def read(value: Any) -> dict[str, str]:
+        if not isinstance(value, dict):
+            raise TypeError
+        return {name: _text(item) for name, item in value.items()}
+
+    return Kind(takes, read)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    if not value:
+        raise ValueError
+    return value
+
+
+def read_settings(where: str, given: Mapping[str, Any], known: Sequence[Setting]) -> dict[str, Any]:
+    """A value for each setting that is known. Raises ConfigError that names the key, the value and what is allowed."""
+    for name in given:
+        if name not in {s.name for s in known}:
+            raise ConfigError(
+                f"{where} has no setting {name!r}", hint="the settings are " + ", ".join(s.name for s in known)
+            )
+    values = {}
+    for setting in known:
+        if setting.name not in given:
+            if setting.required:
+                raise ConfigError(
+                    f"{where} needs the setting {setting.name!r}: {setting.about}",
+                    hint=f"allowed is {setting.kind.takes}",
+                )
+            values[setting.name] = setting.default
+            continue
+        value = given[setting.name]
+        try:
+            values[setting.name] = setting.kind.read(value)
+        except (ValueError, TypeError):
+            shown = "a value that is not shown" if setting.secret else f"the value {value!r}"
+            raise ConfigError(
+                f"{where}: setting {setting.name!r} has {shown}", hint=f"allowed is {setting.kind.takes}"
+            ) from None
+    return values
+
+
+SCHEMA_CHANGES = Setting(
+    "schema_changes",
+    "what to do when the source has a column, or a type, that the target does not have: evolve changes the target, "
+    "ignore leaves the column out, fail stops",
+    choice("evolve", "ignore", "fail"),
+    default="evolve",
+)
+"""Of every sink whose target has columns."""

@@ -1,0 +1,65 @@
+"""What a Spark task of ours does: its share of a batch's work, and the rows that come of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+
+import pyarrow as pa
+
+from dblog.errors import ConnectionLost, KeyChanged, TableLocked
+from dblog.sources.base import Source
+from dblog.spark.rows import Shape, in_order, regrouped
+from dblog.spool import Spool
+from dblog.tasks import Emit, Log, Select, emitted_rows, log_changes, stage
+
+Work = Log | Emit | Select
+
+SMALL_LOG_ROWS = 10_000
+"""A log of at most this many rows does not get a Spark task of its own."""
+
+
+def lanes(work: Sequence[Work], count: int) -> list[tuple[Work, ...]]:
+    """The work of a batch in at most `count` lanes, and one for a large log. Spark spends some 25 ms on every task, so
+    a chunk is emitted and the next one selected in the same; the log comes first."""
+    result: list[list[Work]] = [[] for _ in range(count)]
+    for kind in (Emit, Select):
+        for number, item in enumerate(w for w in work if isinstance(w, kind)):
+            result[number % count].append(item)
+    for log in (w for w in work if isinstance(w, Log)):
+        if sum(f.rows for f in log.window.files) > SMALL_LOG_ROWS:
+            result.insert(0, [])
+        result[0].insert(0, log)
+    return [tuple(lane) for lane in result if lane]
+
+
+def delivered(
+    lane: Iterable[Work], shape: Shape, spool: Spool, source: Callable[[], Source], *, before: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a lane, in batches of a size that Spark likes. Runs on an executor."""
+    _settle()
+    return regrouped(rows for work in lane for rows in _rows(work, shape, spool, source, before))
+
+
+def _rows(
+    work: Work, shape: Shape, spool: Spool, source: Callable[[], Source], before: bool
+) -> Iterator[pa.RecordBatch]:
+    match work:
+        case Log() as log:
+            yield from in_order(log_changes(spool, log), shape)
+        case Emit(chunk=chunk) as emit:
+            for schema, batch in emitted_rows(spool, emit, before=before):
+                yield shape.project(schema, batch, chunk.dump)
+        case Select(chunk=chunk):
+            try:
+                stage(source(), spool, chunk)
+            except (TableLocked, ConnectionLost, KeyChanged):
+                return  # the planner reads it in its window, or in a later round; the log must not wait or fail
+
+
+@cache
+def _settle() -> None:
+    """Once per worker: Spark's worker collects garbage after every task, and what is loaded by now is not garbage."""
+    gc.collect()
+    gc.freeze()
