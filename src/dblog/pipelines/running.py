@@ -124,11 +124,14 @@ class Stream:
         query = self._query
         return [] if query is None else [_reached(progress) for progress in query.recentProgress]
 
-    def stop(self, deadline: float) -> None:
-        """Let the batch that is being written end, and be committed, but not after the deadline; take no more."""
+    def take_no_more(self) -> None:
+        """The batch that is being written is the last; a sink that is away is not waited for."""
         self._stopping.set()
         if self._delivery is not None:
             self._delivery.stop()
+
+    def stop(self, deadline: float) -> None:
+        """Wait until the last batch is written and committed, but not after the deadline, and end the query."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taking, max(0.0, deadline - time.monotonic()))
         query = self._query
@@ -162,6 +165,8 @@ class Stream:
                 return
             self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._tell)
             self._query = self._started(spark, once)
+            if self._stopping.is_set():
+                self._query.stop()
             self._query.awaitTermination()
         except Exception as error:
             if not self._stopping.is_set():
