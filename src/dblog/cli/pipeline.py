@@ -21,7 +21,7 @@ from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
 from dblog.cli.words import count, place
 from dblog.demo.spark import check_java, quiet
-from dblog.errors import DBLogError
+from dblog.errors import ConfigError, DBLogError, SinkUnreachable
 from dblog.pipelines.config import read_config
 from dblog.pipelines.running import (
     DRAIN_SECONDS,
@@ -95,7 +95,13 @@ def _get_ready(streams: Sequence[Stream], throttle: Any, console: Console) -> No
             raise
         console.print(f"the source is away: {error.message}", soft_wrap=True)
     for stream in streams:
-        stream.check()
+        wrong = stream.check()
+        if isinstance(wrong, ConfigError):
+            raise ConfigError(f"sink {stream.sink_name}: {wrong.message}", hint=wrong.hint)
+        if isinstance(wrong, SinkUnreachable):  # it may come back
+            console.print(f"{stream.sink_name}: the sink is away: {wrong.message}", soft_wrap=True)
+        else:
+            stream.error = wrong
         stream.set_throttle(throttle)
 
 
@@ -160,7 +166,8 @@ class _Teller:
     def end(self) -> None:
         if not self._as_json:
             for stream in self._streams:
-                self._console.print(f"{self._text(stream)}; ended", soft_wrap=True)
+                ended = "ended" if stream.error is None else "failed"
+                self._console.print(f"{self._text(stream)}; {ended}", soft_wrap=True)
 
     def _take(self, stream: Stream, now: Reached) -> None:
         last = self._reached.get(stream.sink_name)

@@ -221,7 +221,7 @@ class _File:
             raise self._error()
         return Config(
             path=self._path,
-            name=pipeline["name"] or _slug(self._path.stem),
+            name=pipeline["name"] or slug(self._path.stem),
             folder=self._beside / Path(pipeline["folder"] or f"{self._path.stem}.dblog").expanduser(),
             spool=self._place(pipeline["spool"]),
             every=pipeline["every"],
@@ -369,5 +369,6 @@ def _secrets(value: Any) -> list[str]:
     return [value] if isinstance(value, Secret) else []
 
 
-def _slug(stem: str) -> str:
+def slug(stem: str) -> str:
+    """A name for a pipeline, from that of a file or a database."""
     return re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40] or "pipeline"

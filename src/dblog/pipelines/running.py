@@ -86,17 +86,13 @@ class Stream:
 
     # -- before anything begins ------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Ask the sink whether it can work. One that is away may come back. Raises ConfigError, and remembers what else
-        keeps the stream from running."""
+    def check(self) -> DBLogError | None:
+        """What the sink finds wrong before anything begins."""
         try:
             self.sink.check()
-        except SinkUnreachable as error:
-            self._tell(f"the sink is away: {error.message}")
-        except ConfigError:
-            raise
+            return None
         except DBLogError as error:
-            self.error = error
+            return self._said(error)
 
     def set_throttle(self, throttle: Mapping[str, Any]) -> None:
         if throttle and self.read.state != "off":
