@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Place
 from dblog.sinks.debezium import Debezium
-from dblog.sinks.formats import _events, envelope, event_columns, formatter
+from dblog.sinks.formats import Formatter, _events, envelope, event_columns, formatter
 from dblog.spark import envelope as streaming
 from dblog.spark.rows import Typed
 
@@ -66,6 +67,12 @@ def typed(batch: pa.RecordBatch, dump: str | None = None) -> pa.RecordBatch:
         for f in rows.schema
     ]  # fmt: skip
     return rows.cast(pa.schema(fields))
+
+
+def given(form: Formatter, *batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """What a task makes of batches, which Spark hands over under plain names."""
+    plain = [batch.rename_columns([f"c{n}" for n in range(batch.num_columns)]) for batch in batches]
+    return _events(SCHEMA, batches[0].schema.names, form, iter(plain))
 
 
 def values(made: pa.RecordBatch) -> list[Any]:
@@ -230,7 +237,7 @@ def test_a_formatter_that_fails_when_it_is_imported_is_said_to(tmp_path: Path) -
 
 def test_events_keep_the_order_and_have_their_places() -> None:
     batches = [typed(changes(*ALL[:2])), typed(changes()), typed(changes(*ALL[2:]))]
-    found = pa.Table.from_batches(_events(SCHEMA, envelope, iter(batches)))
+    found = pa.Table.from_batches(given(envelope, *batches))
     assert found.column_names == ["key", "value", "_lsn", "_seq", "_op"]
     assert found["_op"].to_pylist() == [row["op"] for row in ALL]
     assert found["_lsn"].to_pylist() == [json.loads(v)["lsn"] for v in found["value"].to_pylist()]
@@ -247,7 +254,7 @@ def test_events_keep_the_order_and_have_their_places() -> None:
 )
 def test_a_formatter_must_give_two_texts_for_each_row(gives: Any, said: str) -> None:
     with pytest.raises(SinkError, match=said) as wrong:
-        list(_events(SCHEMA, gives, iter([typed(changes(*ALL))])))
+        list(given(gives, typed(changes(*ALL))))
     assert wrong.value.hint
 
 
