@@ -85,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneSpark(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(("tests/spark/", "tests/cli/test_run.py")) else nodeid
+            return "spark" if nodeid.startswith(("tests/spark/", "tests/cli/test_run")) else nodeid
 
     return OneSpark(config, log)
 
