@@ -242,8 +242,7 @@ def test_what_is_wrong_is_named_with_its_key_and_what_is_allowed(
         read(tmp_path, content)
     found = str(caught.value)
     assert str(tmp_path / "shop.toml") in found
-    for text in said:
-        assert text in found
+    assert all(part in found for part in said)
     assert not any(secret in found for secret in ("pw-1", "pw-2"))
 
 
