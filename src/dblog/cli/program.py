@@ -1,7 +1,7 @@
 """The program: one application, what its commands have in common, and how a command ends.
 
 Errors of ours are shown on standard error as what failed and what to do, without a traceback. Exit codes: 0 fine,
-1 failed, 2 wrong usage or configuration, 3 no such pipeline, dump or slot, or none runs where one must,
+1 failed, 2 wrong usage or configuration, 3 no such pipeline, dump, slot or schema, or none runs where one must,
 130 interrupted.
 """
 
