@@ -33,6 +33,9 @@ from dblog.state.pipeline import Pipeline
 DRAIN_SECONDS = 30.0
 """So long a batch may still take when the pipeline is to stop."""
 LOOK_SECONDS = 0.05
+SETTLE_SECONDS = 5.0
+_STARTING = threading.Lock()
+"""Streams start one after the other: Spark gives a Python process ten seconds to come up, whatever else comes up."""
 
 KEPT = "stream"
 """The file in a sink's folder that has the name of its stream."""
@@ -160,7 +163,9 @@ class Stream:
             if not self._open(spark):
                 return
             self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._tell)
-            self._query = self._started(spark, once)
+            with _STARTING:
+                self._query = self._started(spark, once)
+                self._settle(self._query)
             if self._stopping.is_set():
                 self._query.stop()
             self._query.awaitTermination()
@@ -192,6 +197,14 @@ class Stream:
         else:
             writer = writer.trigger(processingTime=f"{round(self._every * 1000)} milliseconds")
         return writer.start()
+
+    def _settle(self, query: StreamingQuery) -> None:
+        """Wait a little for the source's process to answer."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while query.isActive and time.monotonic() < deadline and not self._stopping.is_set():
+            if query.status["isDataAvailable"] or query.lastProgress is not None:
+                return
+            time.sleep(LOOK_SECONDS)
 
     def _take(self, frame: DataFrame, number: int) -> None:
         with self._changed:
