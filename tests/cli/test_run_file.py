@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.program import Process, dblog, document
 from tests.conftest import Database
+from tests.spark.apps import QUICK_START, spark_home
 
 on_one = pytest.mark.parametrize("postgres", ["pg18"], indirect=True)
 
@@ -44,7 +45,12 @@ class Shop:
     def life(self, *arguments: str) -> Process:
         folder = self.folder / f"life{len(self.lives)}"
         folder.mkdir()
-        environment = {"SHOP_PASSWORD": self.password, "JAVA_HOME": os.environ.get("JAVA_HOME", "")}
+        environment = {
+            "SHOP_PASSWORD": self.password,
+            "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
+            "JDK_JAVA_OPTIONS": QUICK_START,
+            "SPARK_HOME": str(spark_home(self.folder)),
+        }
         self.lives.append(Process(folder, "run", self.folder / "shop.toml", *arguments, **environment))
         return self.lives[-1]
 
@@ -118,6 +124,8 @@ class TestLives:
         assert "; failed" in second.stderr
         assert second.stdout == ""
         assert document("status", *store, "--pipeline", "shop")["state"] == "stopped"
+        bad = document("status", *store, "--pipeline", "shop_bad")
+        assert (bad["state"], "no room for ***" in bad["error"]) == ("failed", True)
         assert [len(s["columns"]) for s in document("schemas", *store, "--pipeline", "shop").values()] == [2, 3]
         history = document("schemas", "public.t", *store, "--pipeline", "shop")
         assert [h["differences"] for h in history] == [["first seen"], ["column 'extra' (text) was added"]]
@@ -126,7 +134,7 @@ class TestLives:
         for process in shop.lives:
             assert shop.password not in process.stdout + process.stderr
             assert "Traceback" not in process.stderr
-        for path in (p for p in shop.folder.rglob("*") if p.is_file()):
+        for path in (p for p in shop.folder.rglob("*") if p.is_file() and "spark" not in p.parts):
             assert shop.password.encode() not in path.read_bytes(), path
 
     def test_an_interruption_lets_the_batch_end_and_a_second_one_does_not(self, shop: Shop) -> None:
@@ -209,6 +217,11 @@ class TestRefusals:
     def test_neither_a_file_nor_a_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("DBLOG_URL", raising=False)
         assert "neither a file nor --url" in dblog("run", code=2).stderr
+
+    def test_json_and_standard_output_do_not_mix(self, tmp_path: Path) -> None:
+        path = tmp_path / "shop.toml"
+        path.write_text('[source]\nurl = "postgresql://c@127.0.0.1:1/s"\ntables = "t"\n[[sink]]\ntype = "stdout"\n')
+        assert "would mix on standard output" in dblog("run", path, "--json", code=2).stderr
 
     def test_each_sink_needs_a_server_id_of_its_own(self, tmp_path: Path) -> None:
         path = tmp_path / "shop.toml"

@@ -52,6 +52,8 @@ def run_file(
     """Run the pipeline until it is told to stop, or has nothing left to do."""
     config = read_config(path)
     config = replace(config, state=config.state or store, http=http or config.http)
+    if as_json and any(sink.kind == "stdout" for sink in config.sinks):
+        raise ConfigError("--json and a sink of the type stdout would mix on standard output", hint="leave out one")
     token = config.token if token_env is None else token_of(token_env)
     place = None if config.state == "off" else config.state
     served = api(config.http, place, token) if config.http is not None else nullcontext()
@@ -125,7 +127,6 @@ def _end(streams: Sequence[Stream], stop: Stop, console: Console) -> None:
         stream.stop(deadline)
     for stream in streams:
         stream.join(END_SECONDS)
-        stream.say_stopped()
 
 
 class _Teller:

@@ -52,7 +52,8 @@ class SinkConfig:
     """One `[[sink]]`."""
 
     name: str
-    kind: type[Sink]
+    kind: str
+    maker: type[Sink]
     settings: Mapping[str, Any]
     routes: tuple[Route, ...]
 
@@ -231,7 +232,9 @@ class _File:
             throttle=throttle,
             source=source,
             sinks=tuple(
-                SinkConfig(s["name"], s["kind"], s["settings"], tuple(r for r, of in routes if s["name"] in of))
+                SinkConfig(
+                    s["name"], s["type"], s["maker"], s["settings"], tuple(r for r, of in routes if s["name"] in of)
+                )
                 for s in sinks
                 if s["enabled"]
             ),
@@ -275,9 +278,9 @@ class _File:
                 self._wrong(f"two sinks are called {sink['name']!r}", f"give one of them another name: {where}.name")
             if sink.get("enabled"):
                 try:
-                    sink["kind"] = sink_class(sink["type"])
+                    sink["maker"] = sink_class(sink["type"])
                     rest = {name: value for name, value in table.items() if name not in own}
-                    sink["settings"] = self._section(where, rest, sink["kind"].settings)
+                    sink["settings"] = self._section(where, rest, sink["maker"].settings)
                 except ConfigError as error:
                     self._wrong(f"{where}.type: {error.message}", error.hint)
             found.append(sink)

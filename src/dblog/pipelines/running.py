@@ -64,7 +64,7 @@ class Stream:
         self.folder = config.folder / sink.name
         self.name = _stream_name(config, sink, self.folder)
         self.routes: Sequence[Route] = sink.routes
-        self.sink: Sink = sink.kind(sink.settings, Place(self.name, config.path.absolute().parent))
+        self.sink: Sink = sink.maker(sink.settings, Place(self.name, config.path.absolute().parent))
         self.options = {
             **config.source,
             "slot": self.name,
@@ -145,12 +145,6 @@ class Stream:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def say_stopped(self) -> None:
-        """Tell the state store, which the stream's own process had no time to do."""
-        if self.read.state != "off":
-            with closing(open_store(self.read.state)) as store:
-                Pipeline(store, self.name).stopped()
-
     def _committed(self, query: StreamingQuery) -> bool:
         """Whether Spark has written down that the last batch is delivered: its progress comes after that."""
         last = query.lastProgress
@@ -174,6 +168,7 @@ class Stream:
                 self.error = self.error or self._said(error)
         finally:
             self._close()
+            self._say_ended()
 
     def _open(self, spark: SparkSession) -> bool:
         """Open the sink, when it is there; False when there is no time for that any more."""
@@ -202,7 +197,7 @@ class Stream:
         """Wait a little for the source's process to answer."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while query.isActive and time.monotonic() < deadline and not self._stopping.is_set():
-            if query.status["isDataAvailable"] or query.lastProgress is not None:
+            if query.lastProgress is not None or query.status["message"].startswith(("Processing", "Waiting")):
                 return
             time.sleep(LOOK_SECONDS)
 
@@ -225,6 +220,21 @@ class Stream:
             with self._changed:
                 self._taking = False
                 self._changed.notify_all()
+
+    def _say_ended(self) -> None:
+        """Tell the state store, which the source's process does not know or had no time to do."""
+        if self.read.state == "off":
+            return
+        try:
+            with closing(open_store(self.read.state)) as store:
+                pipeline = Pipeline(store, self.name)
+                if self.error is None:
+                    pipeline.stopped()
+                else:
+                    pipeline.open()
+                    pipeline.say({**pipeline.status(), "state": "failed", "error": str(self.error)})
+        except DBLogError as error:
+            self._tell(error.message)
 
     def _tell(self, text: str) -> None:
         self._told(self.sink_name, self._hidden(text))

@@ -62,7 +62,7 @@ def test_five_lines_are_a_pipeline(tmp_path: Path) -> None:
     assert (config.state, config.spool, config.http, config.throttle) == (None, None, None, {})
     assert config.source["tables"] == "public.*, !public.tmp_*"
     (sink,) = config.sinks
-    assert (sink.name, sink.kind, sink.routes) == ("plain", PlainSink, ())
+    assert (sink.name, sink.kind, sink.maker, sink.routes) == ("plain", "plain", PlainSink, ())
     assert sink.settings == {"path": ".", "size": 5, "token": None, "headers": {}}
 
 

@@ -51,7 +51,7 @@ def config(folder: Path, *names: str, alone: bool | None = None, **settings: Any
         token=None,
         throttle={},
         source={"url": Secret(URL), "tables": "public.*", **settings.pop("source", {})},
-        sinks=tuple(SinkConfig(name, Wanting, settings.get(name, {}), (route,)) for name in names),
+        sinks=tuple(SinkConfig(name, "wanting", Wanting, settings.get(name, {}), (route,)) for name in names),
         alone=len(names) == 1 if alone is None else alone,
         secrets=("secret-7",),
     )
