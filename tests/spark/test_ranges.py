@@ -95,6 +95,31 @@ def test_only_what_is_in_the_window_counts(spark: SparkSession, spool: Spool) ->
     assert found.truncated is None
 
 
+def test_a_table_that_has_nothing_in_the_window_is_not_there(spark: SparkSession, spool: Spool) -> None:
+    """A segment of the log may reach beyond a window, and know columns that are gone or not yet there."""
+    early = write(spool, "l-1", WIDER, {"id": 1, "_lsn": 9})
+    mine = write(spool, "l-2", T, {"id": 1, "_lsn": 10}, {"id": 1, "_lsn": 11})
+    late = write(spool, "l-3", WIDER, {"id": 1, "_lsn": 30})
+    others = [write(spool, "l-4", U, {"id": 1, "_lsn": 9}), write(spool, "l-5", U, {"id": 1, "_lsn": 30})]
+    found = read(spark, spool, Log(Window(10, 30, ((early, mine, others[0]), (late, others[1]))), ()))
+    assert list(found) == ["t"]
+    assert (found["t"].schema, found["t"].incomplete) == (T, False)
+    assert rows(found["t"].changes, "_lsn") == [(10,), (11,)]
+
+
+def test_old_rows_come_with_changes_where_they_are_wanted(spark: SparkSession, spool: Spool) -> None:
+    writer = spool.log_writer("l-1", T, before=True)
+    old = {"id": 1, "v": "old"}
+    change = {"_op": Op.update, "_lsn": 10, "_seq": 0, "id": 1, "v": "new", "_before": old}
+    writer.append(pa.RecordBatch.from_pylist([change], change_schema(T.arrow, before=True)))
+    window = Window(10, 30, ((writer.close(),),))
+    chunk = staged(spool, "c-0", T, 1, 2)
+    found = read(spark, spool, Log(window, (chunk,)), Emit(window, chunk), before=True)["t"]
+    assert found.changes is not None
+    assert [row.asDict(recursive=True)["_before"] for row in found.changes.collect()] == [old]
+    assert rows(found.rows, "id", "_before") == [(2, None)]
+
+
 def test_the_last_truncate_of_the_window_is_told(spark: SparkSession, spool: Spool) -> None:
     first = write(spool, "l-1", T, {"_op": Op.truncate, "_lsn": 10, "_seq": 4}, {"id": 1, "_lsn": 11})
     second = write(

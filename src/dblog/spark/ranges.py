@@ -76,12 +76,12 @@ class TableRange:
 
 def ranges_of(spark: SparkSession, spool: Spool, work: Sequence[Work], *, before: bool, tasks: int) -> list[TableRange]:
     """What there is to read in a batch, table by table, in the order of the tables' first appearance."""
-    logs = [w for w in work if isinstance(w, Log)]
-    emits = [w for w in work if isinstance(w, Emit)]
+    logs = [Log(_only(w.window), w.chunks) for w in work if isinstance(w, Log)]
+    emits = [Emit(_only(w.window, w.chunk.table), w.chunk) for w in work if isinstance(w, Emit)]
     files = [f for log in logs for f in log.window.files]
     tables = dict.fromkeys([*(f.table for f in files), *(e.chunk.table for e in emits)])
     found = [
-        _table_range(spark, spool, [_only(log, table) for log in logs], [e for e in emits if e.chunk.table == table],
+        _table_range(spark, spool, [_of(log, table) for log in logs], [e for e in emits if e.chunk.table == table],
                      before=before, tasks=tasks)
         for table in tables
     ]  # fmt: skip
@@ -102,7 +102,7 @@ def _table_range(
 ) -> TableRange | None:
     files = [f for log in logs for f in log.window.files]
     staged = _chunk_schemas(spool, emits)
-    emits = [Emit(_only_window(e.window, e.chunk.table), e.chunk) for e in emits if staged[e.chunk.id].columns]
+    emits = [e for e in emits if staged[e.chunk.id].columns]
     schemas = [*_log_schemas(spool, files), *(staged[e.chunk.id] for e in emits)]
     if not schemas:
         return None  # the table was gone when it was to be read
@@ -121,12 +121,17 @@ def _table_range(
     return TableRange(schema, changes, rows, max(truncates, default=None), incomplete)
 
 
-def _only(log: Log, table: TableName) -> Log:
-    return Log(_only_window(log.window, table), tuple(c for c in log.chunks if c.table == table))
+def _of(log: Log, table: TableName) -> Log:
+    return Log(_only(log.window, table), tuple(c for c in log.chunks if c.table == table))
 
 
-def _only_window(window: Window, table: TableName) -> Window:
-    segments = (tuple(f for f in segment if f.table == table) for segment in window.segments)
+def _only(window: Window, table: TableName | None = None) -> Window:
+    """The window without files that have nothing in it, and of one table if it is named."""
+
+    def wanted(file: LogFile) -> bool:
+        return table in (None, file.table) and file.first < window.end and window.start <= file.last
+
+    segments = (tuple(filter(wanted, segment)) for segment in window.segments)
     return Window(window.start, window.end, tuple(s for s in segments if s))
 
 

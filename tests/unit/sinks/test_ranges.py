@@ -89,7 +89,7 @@ def test_a_batch_is_handed_over_as_one_row() -> None:
     assert (row.num_rows, row.schema) == (1, ranges.HANDED)
 
 
-def test_the_spool_notes_where_a_table_was_emptied(tmp_path: Path) -> None:
+def test_the_spool_notes_where_a_file_begins_and_ends_and_where_its_table_was_emptied(tmp_path: Path) -> None:
     schema = table(ID, N)
     writer = Spool(str(tmp_path)).log_writer("l-1", schema, before=False)
     blank: dict[str, Any] = {"_op": Op.update, "_lsn": 10, "_txid": 1, "_committed_at": 0}
@@ -99,4 +99,6 @@ def test_the_spool_notes_where_a_table_was_emptied(tmp_path: Path) -> None:
     emptied = {**blank, "_op": Op.truncate}
     writer.append(pa.RecordBatch.from_pylist([{**emptied, "_seq": 3}, {**blank, "_seq": 4, "id": 1}], arrow))
     writer.append(pa.RecordBatch.from_pylist([{**emptied, "_lsn": 11, "_seq": 0}], arrow))
-    assert writer.close().truncates == ((10, 3), (11, 0))
+    file = writer.close()
+    assert file.truncates == ((10, 3), (11, 0))
+    assert (file.first, file.last) == (10, 11)
