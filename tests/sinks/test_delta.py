@@ -1,0 +1,40 @@
+"""The sink `delta`, on a real Delta Lake where there is one for this PySpark: `tests/sinks/lakes.py` says how else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.sinks.lakes import Lake, LakeSuite, lake_session, needs
+from tests.sinks.suite import SinkSuite
+from tests.sinks.target import Target
+
+pytestmark = needs("delta")
+
+
+class Delta(Lake):
+    sink = "delta"
+
+    def commits(self) -> int:
+        return self.spark.sql(f"DESCRIBE HISTORY {self.table()}").count()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("delta")
+    yield from lake_session(Delta(folder, None).make(folder), folder)  # type: ignore[arg-type]
+
+
+class TestDelta(LakeSuite):
+    @pytest.fixture
+    def target(self, tmp_path: Path, spark: SparkSession) -> Lake:
+        return Delta(tmp_path / "lake", spark)
+
+
+class TestDeltaPipeline(SinkSuite):
+    @pytest.fixture
+    def target(self, tmp_path: Path, spark: SparkSession) -> Target:
+        return Delta(tmp_path / "lake", spark)
