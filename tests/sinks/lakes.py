@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -54,9 +55,9 @@ def needs(sink: str) -> pytest.MarkDecorator:
 class Lake(Target):
     """Tables in a folder."""
 
-    def __init__(self, folder: Path, spark: SparkSession) -> None:
+    def __init__(self, folder: Path, spark: SparkSession | None) -> None:
         self.folder = folder
-        self.spark = spark
+        self.spark: SparkSession = spark  # type: ignore[assignment]
 
     def settings(self) -> dict[str, Any]:
         return {"path": str(self.folder)}
@@ -85,6 +86,29 @@ class Lake(Target):
             key = next(key for key in keys if set(key) <= set(row))
             found[tuple(row[name] for name in key)] = {n: v for n, v in row.items() if n not in OURS}
         return found
+
+
+class Delta(Lake):
+    sink = "delta"
+
+    def commits(self) -> int:
+        return self.spark.sql(f"DESCRIBE HISTORY {self.table()}").count()
+
+
+class Iceberg(Lake):
+    """A catalog is set up when Spark starts, so that the tests have a database each."""
+
+    sink = "iceberg"
+
+    def __init__(self, folder: Path, spark: SparkSession | None) -> None:
+        super().__init__(folder, spark)
+        self.database = uuid.uuid4().hex
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "database": self.database}
+
+    def commits(self) -> int:
+        return self.spark.table(f"{self.table()}.snapshots").count()
 
 
 def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:

@@ -8,24 +8,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.sinks.lakes import Lake, LakeSuite, lake_session, needs
+from tests.sinks.lakes import Delta, Lake, LakeSuite, lake_session, needs
 from tests.sinks.suite import SinkSuite
 from tests.sinks.target import Target
 
 pytestmark = needs("delta")
 
 
-class Delta(Lake):
-    sink = "delta"
-
-    def commits(self) -> int:
-        return self.spark.sql(f"DESCRIBE HISTORY {self.table()}").count()
-
-
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("delta")
-    yield from lake_session(Delta(folder, None).make(folder), folder)  # type: ignore[arg-type]
+    yield from lake_session(Delta(folder, None).make(folder), folder)
 
 
 class TestDelta(LakeSuite):

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.sinks.lakes import Lake, LakeSuite, lake_session, needs
+from tests.sinks.lakes import Iceberg, Lake, LakeSuite, lake_session, needs
 
 pytestmark = needs("iceberg")
-
-
-class Iceberg(Lake):
-    """A catalog is set up when Spark starts, so that the tests have a database each."""
-
-    sink = "iceberg"
-
-    def __init__(self, folder: Path, spark: SparkSession | None) -> None:
-        super().__init__(folder, spark)  # type: ignore[arg-type]
-        self.database = uuid.uuid4().hex
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "database": self.database}
-
-    def commits(self) -> int:
-        return self.spark.table(f"{self.table()}.snapshots").count()
 
 
 @pytest.fixture(scope="module")
