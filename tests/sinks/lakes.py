@@ -400,6 +400,11 @@ class LakeSuite:
             self.opened(target).write(new)
         self.opened(target, schema_changes="ignore").write(new)
         assert self.state(target) == {1: (1, "b")}
+        rekeyed = TableSchema(NAME, (*T.columns, Column("more", "text", pa.string())), ("more",))
+        with pytest.raises(SinkError, match=r"the key columns \['more'\]"):
+            self.opened(target, schema_changes="ignore").write(
+                batch(change("create", 30, 1, 1, "a", "b"), schema=rekeyed)
+            )
 
     def test_types_are_kept(self, target: Lake, batch: Source) -> None:
         moment = datetime.datetime(1500, 5, 6, 7, 8, 9, 123456)

@@ -158,6 +158,8 @@ class LakeSink(Sink):
                 emptied = history.truncates_of(table, now)
                 frame = everything(table)
                 rows = history.versions(table, frame.sparkSession.table(name), columns, values, emptied, now)
+                # Spark gets lost in a MERGE whose source reads its target; the executors keep the rows.
+                rows = rows.localCheckpoint()
                 self._run(rows, lambda source: history.merge(name, source, table.schema.key, columns, emptied))
             case "log":
                 rows = everything(table).select(*_named(values), *LOG_COLUMNS)
@@ -214,6 +216,11 @@ class LakeSink(Sink):
                 hint="write to another place, or set the mode with which the table was made",
             )
         fit = Fit(name, source, found, self.given["schema_changes"])
+        if lost := sorted(fit.left_out & set(table.schema.key)):
+            raise SinkError(
+                f"the key columns {lost} of {table.source} do not fit the table {name}",
+                hint="set schema_changes = evolve, or write to a new table",
+            )
         if fit.new or fit.wider:
             check_names(str(table.source), list(source), list(ours))
             self._change(name, fit)
