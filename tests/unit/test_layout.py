@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planner": LOG | {"state", "admission", "desk", "pacer", "retry"},
     "engine": LOG | {"state", "desk", "planner", "retry"},
     "spark": DRIVER | {"sources", "spark"},
-    "sinks": {"errors", "core", "sinks"},
+    "sinks": {"errors", "core", "sinks", "spark.json", "spark.envelope"},
     "pipelines": DRIVER | {"", "sources", "spark", "sinks", "pipelines"},
     "control": {"errors", "core", "state", "control"},
     "__init__": {"errors", "core", "spark"},

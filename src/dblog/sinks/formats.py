@@ -1,0 +1,128 @@
+"""Events as text: what sinks that have no columns are given.
+
+An *event* is a key and a value, both text. A *formatter* makes them from the columns and the metadata of many rows at a
+time, as Arrow has them. There are two, and room for a user's own:
+
+    envelope       what happened to which row and when, as one JSON object
+    debezium       the same in the words of Debezium (`dblog.sinks.debezium`)
+    package.module:function
+
+The key of a truncate is null. An event whose value is null is a tombstone where the target knows such, and elsewhere it
+is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.core.event import BEFORE, CHANGE_FIELDS, OP_NAMES
+from dblog.core.schema import TableSchema
+from dblog.errors import SinkError
+from dblog.sinks.base import Place, TableBatch
+from dblog.sinks.imported import Imported
+from dblog.sinks.settings import Setting, flag, text
+from dblog.spark import envelope as streaming
+from dblog.spark.json import join_members, json_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Formatter: TypeAlias = Callable[[pa.RecordBatch, TableSchema], pa.RecordBatch]
+"""Gives the columns `key` and `value` of rows, in their order. The rows have the table's columns and then the metadata,
+as the DataFrames of a `TableBatch` have them."""
+
+EVENT = "key string, value string, _lsn bigint, _seq int, _op string"
+"""The columns of events, as Spark spells them."""
+
+FORMAT = Setting(
+    "format",
+    "what an event looks like: envelope, debezium, or a function of yours",
+    text("envelope, debezium or package.module:function"),
+    default="envelope",
+)
+OLD_ROWS = Setting("before", "whether an update has the old row, as far as the log has it", flag(), default=False)
+
+
+def events(table: TableBatch, frame: DataFrame, form: Formatter) -> DataFrame:
+    """The events of a DataFrame of the table, in its order and its partitions."""
+    return frame.mapInArrow(partial(_events, table.schema, form), EVENT)
+
+
+def formatter(name: str, place: Place) -> Formatter:
+    """The formatter that the setting `format` names. Raises ConfigError."""
+    from dblog.sinks.debezium import Debezium
+
+    match name:
+        case "envelope":
+            return envelope
+        case "debezium":
+            return Debezium(place.pipeline)
+    own = Imported(name, place.folder)
+    own.find()
+    return own
+
+
+def envelope(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """The columns of the streaming envelope as one JSON object."""
+    images, told = images_of(rows, schema), metadata(rows, schema)
+    # The version is that of the row, not of the table as it is to be in the target.
+    columns = {name: told.get(name, images.column(name)) for name in images.schema.names}
+    objects = ("key", "before", "after")
+    members = [column if name in objects else json_text(column) for name, column in columns.items()]
+    names = ["schema_version" if name == "_schema" else name.removeprefix("_") for name in columns]
+    return event_columns(images.column("key"), join_members(names, members))
+
+
+def event_columns(key: pa.StringArray, value: pa.StringArray) -> pa.RecordBatch:
+    """What a formatter gives."""
+    return pa.RecordBatch.from_arrays([key, value], names=["key", "value"])
+
+
+def metadata(rows: pa.RecordBatch, schema: TableSchema) -> dict[str, pa.Array]:
+    """What rows have behind the table's columns."""
+    own = len(schema.columns)
+    return dict(zip(rows.schema.names[own:], rows.columns[own:], strict=True))
+
+
+def images_of(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """The streaming envelope of rows that have the table's columns first: `key`, `before` and `after` as JSON."""
+    own = len(schema.columns)
+    told = metadata(rows, schema)
+    told["_op"] = pc.index_in(told["_op"], OP_NAMES)
+    columns = [told[field.name].cast(field.type) for field in CHANGE_FIELDS] + rows.columns[:own]
+    names = [field.name for field in CHANGE_FIELDS] + list(schema.names)
+    if BEFORE in told:
+        columns.append(told[BEFORE])
+        names.append(BEFORE)
+    return streaming.envelope(pa.RecordBatch.from_arrays(columns, names=names), schema)
+
+
+def _events(schema: TableSchema, form: Formatter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for rows in batches:
+        if not rows.num_rows:
+            continue
+        made = form(rows, schema)
+        _check(made, rows.num_rows)
+        told = metadata(rows, schema)
+        columns = {"key": made.column("key"), "value": made.column("value")}
+        columns |= {name: told[name] for name in ("_lsn", "_seq", "_op")}
+        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _check(made: object, rows: int) -> None:
+    wanted = {"key": pa.string(), "value": pa.string()}
+    if not isinstance(made, pa.RecordBatch) or dict(zip(made.schema.names, made.schema.types, strict=True)) != wanted:
+        shown = made.schema.to_string() if isinstance(made, pa.RecordBatch) else type(made).__name__
+        raise SinkError(
+            f"the formatter gave {shown!r}", hint="it must give a pyarrow.RecordBatch of two texts, key and value"
+        )
+    if made.num_rows != rows:
+        raise SinkError(
+            f"the formatter gave {made.num_rows} events for {rows} rows",
+            hint="it must give an event for each row, in their order; where the value is null there is none",
+        )
