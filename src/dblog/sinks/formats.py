@@ -13,7 +13,7 @@ is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -50,7 +50,9 @@ OLD_ROWS = Setting("before", "whether an update has the old row, as far as the l
 
 def events(table: TableBatch, frame: DataFrame, form: Formatter) -> DataFrame:
     """The events of a DataFrame of the table, in its order and its partitions."""
-    return frame.mapInArrow(partial(_events, table.schema, form), EVENT)
+    # Spark cannot hand over columns whose names are not simple, or differ by case only.
+    plain = frame.toDF(*(f"c{n}" for n in range(len(frame.columns))))
+    return plain.mapInArrow(partial(_events, table.schema, frame.columns, form), EVENT)
 
 
 def formatter(name: str, place: Place) -> Formatter:
@@ -102,10 +104,13 @@ def images_of(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
     return streaming.envelope(pa.RecordBatch.from_arrays(columns, names=names), schema)
 
 
-def _events(schema: TableSchema, form: Formatter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _events(
+    schema: TableSchema, names: Sequence[str], form: Formatter, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for rows in batches:
         if not rows.num_rows:
             continue
+        rows = rows.rename_columns(list(names))
         made = form(rows, schema)
         _check(made, rows.num_rows)
         told = metadata(rows, schema)

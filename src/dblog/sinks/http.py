@@ -1,0 +1,137 @@
+"""Events to an API: each request posts a JSON array of them.
+
+Changes of a table are posted by one task, one request after the other, so that what happens to a key arrives in order;
+the rows of a dump, of which no key comes twice, by several. A request that the API refuses is put aside as a *dead
+letter*, or ends the pipeline.
+
+The `Idempotency-Key` of a request names its place in the batch and its content. A batch that is given again has the
+same keys, and two requests with one key have the same events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.errors import SinkError
+from dblog.sinks.api import Api
+from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.folder import Folder, folder_name
+from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
+from dblog.sinks.parts import each_part
+from dblog.sinks.settings import Setting, mapping, number, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class HttpSink(Sink):
+    """POST to an API; at least once, with keys by which it can tell repeats."""
+
+    settings = (
+        Setting("url", "where to post", text("an address like https://api.example/events"), secret=True),
+        Setting("headers", "headers of each request", mapping(), default={}, secret=True),
+        FORMAT,
+        Setting("size", "events in a request", number(1, 100_000), default=500),
+        Setting("timeout", "seconds to wait for an answer", number(0.1, 3600.0), default=30.0),
+        Setting("retries", "how often a request is repeated before the sink counts as away", number(0, 100), default=5),
+        Setting(
+            "dead_letter",
+            "a folder for the events of refused requests; without it, a refused request ends the pipeline",
+            text("a path, or an address like s3://bucket/x"),
+            default=None,
+        ),
+        OLD_ROWS,
+    )
+
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+        super().__init__(given, place)
+        self._api = Api(given["url"], given["headers"], given["timeout"], given["retries"])
+        self._letters = Folder.of(given["dead_letter"], place) if given["dead_letter"] else None
+
+    @property
+    def before(self) -> bool:
+        return bool(self.given["before"])
+
+    def check(self) -> None:
+        formatter(self.given["format"], self.place)
+        self._api.check()
+        if self._letters is not None:
+            self._letters.make()
+        self._api.reach()
+
+    def write(self, batch: Batch) -> None:
+        form = formatter(self.given["format"], self.place)
+        for table in batch.tables:
+            if table.changes is not None:
+                self._post(batch, table, "changes", events(table, table.changes, form).coalesce(1))
+            if table.rows is not None:
+                self._post(batch, table, "rows", events(table, table.rows, form))
+
+    def _post(self, batch: Batch, table: TableBatch, kind: str, frame: DataFrame) -> None:
+        letters = None
+        if self._letters is not None:
+            letters = self._letters / folder_name(table.schema.table)
+            letters.make()
+        parts = (self.place.pipeline, str(batch.id), str(table.schema.table), kind)
+        key = "-".join(quote(part, safe="") for part in parts)
+        each_part(frame, Post(self._api, self.given["size"], key, letters, f"{batch.id:020d}-{kind}"))
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a task does: post its events, and put aside what is refused."""
+
+    api: Api
+    size: int
+    key: str
+    letters: Folder | None
+    name: str
+
+    def __call__(self, part: int, batches: Iterator[pa.RecordBatch]) -> str:
+        name = f"{self.name}-{part:05d}.ndjson"
+        if self.letters is not None:
+            self.letters.remove(name)  # of the same batch, when it was given before
+        with ExitStack() as stack:
+            session = stack.enter_context(self.api.session())
+            file: Any = None
+            for number, body in enumerate(bodies(batches, self.size)):
+                key = f"{self.key}-{part}-{number}-{hashlib.sha256(body).hexdigest()[:12]}"
+                refused = session.post(body, key)
+                if refused is None:
+                    continue
+                if self.letters is None:
+                    raise SinkError(
+                        f"{self.api.shown} refused the request {key!r}: {refused}",
+                        hint="give the setting dead_letter to put such events aside and go on",
+                    )
+                if file is None:
+                    file = stack.enter_context(self.letters.writing(name))
+                file.write(refused.letter(key, body))
+        return ""
+
+
+def bodies(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[bytes]:
+    """JSON arrays of so many events each, and one of the rest; however the events come in batches."""
+    held = pa.chunked_array([], pa.string())
+    for batch in batches:
+        held = pa.chunked_array([*held.chunks, batch.column("value").drop_null()])
+        whole = len(held) - len(held) % size
+        for at in range(0, whole, size):
+            yield _array(held.slice(at, size))
+        held = held.slice(whole)
+    if len(held):
+        yield _array(held)
+
+
+def _array(values: pa.ChunkedArray) -> bytes:
+    texts = values.combine_chunks()
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), ",")
+    return b"".join((b"[", joined[0].as_buffer(), b"]"))

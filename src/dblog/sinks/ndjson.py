@@ -1,0 +1,150 @@
+"""Events as lines of JSON: files in a folder, or standard output.
+
+A table has a folder, and a batch has there a file for each part of it: `<batch>-<part>.ndjson`. In the order of their
+names, the files have the events in order. Spark's tasks write files under names that nobody reads; when all are there,
+the driver gives them their own. A batch that is given again replaces its files, so each event is there once.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.errors import SinkError
+from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.folder import Folder, folder_name
+from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, formatter
+from dblog.sinks.parts import each_part
+from dblog.sinks.settings import Setting, choice, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SUFFIX = {"none": ".ndjson", "gz": ".ndjson.gz"}
+
+
+class NdjsonSink(Sink):
+    """Files of JSON lines, exactly once."""
+
+    settings = (
+        Setting(
+            "path", "the folder, with a folder for each table in it", text("a path, or an address like s3://bucket/x")
+        ),
+        FORMAT,
+        Setting("compression", "gz compresses the files", choice(*SUFFIX), default="none"),
+        OLD_ROWS,
+    )
+
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+        super().__init__(given, place)
+        self._folder = Folder.of(given["path"], place)
+        self._clean = False
+
+    @property
+    def before(self) -> bool:
+        return bool(self.given["before"])
+
+    def check(self) -> None:
+        self._form()
+        self._folder.make()
+
+    def write(self, batch: Batch) -> None:
+        form = self._form()
+        # Only the first batch after a start, or after an error, may have been begun before.
+        again, self._clean = not self._clean, False
+        batch.each(lambda table: self._write(batch.id, table, form, again=again))
+        self._clean = True
+
+    def _form(self) -> Formatter:
+        return formatter(self.given["format"], self.place)
+
+    def _write(self, number: int, table: TableBatch, form: Formatter, *, again: bool) -> None:
+        folder, suffix = self._folder / folder_name(table.schema.table), SUFFIX[self.given["compression"]]
+        folder.make()
+        begun = [*folder.names(f".{number:020d}-"), *folder.names(f"{number:020d}-")] if again else []
+        written = each_part(whole(table, form), WriteLines(folder, f".{number:020d}-", suffix))
+        names = {made: f"{number:020d}-{part:05d}{suffix}" for part, made in written.items() if made}
+        for name in set(begun) - set(names.values()):
+            folder.remove(name)
+        for made, name in names.items():
+            folder.move(made, name)
+
+
+@dataclass(frozen=True)
+class WriteLines:
+    """What a task does: write its events to a file of a name of its own, and say the name. No events, no file."""
+
+    folder: Folder
+    beginning: str
+    suffix: str
+
+    def __call__(self, part: int, batches: Iterator[pa.RecordBatch]) -> str:
+        filled = (text for text in map(lines, batches) if text.size)
+        first = next(filled, None)
+        if first is None:
+            return ""
+        name = f"{self.beginning}{part:05d}-{uuid.uuid4().hex}{self.suffix}"
+        compression = "gzip" if self.suffix.endswith(".gz") else None
+        with self.folder.writing(name, compression=compression) as file:
+            file.write(first)
+            for text in filled:
+                file.write(text)
+        return name
+
+
+class StdoutSink(Sink):
+    """Lines on standard output, in commit order; at least once."""
+
+    settings = (FORMAT, OLD_ROWS)
+
+    @property
+    def before(self) -> bool:
+        return bool(self.given["before"])
+
+    def check(self) -> None:
+        formatter(self.given["format"], self.place)
+
+    def write(self, batch: Batch) -> None:
+        form = formatter(self.given["format"], self.place)
+        frame = reduce(lambda a, b: a.union(b), [whole(table, form) for table in batch.tables])
+        if len(batch.tables) > 1:
+            frame = frame.orderBy("_lsn", "_seq")
+        try:
+            # One value for each of Arrow's batches: the driver has a part of the batch at a time.
+            for row in frame.mapInArrow(_texts, "text binary").toLocalIterator():
+                sys.stdout.write(bytes(row.text).decode())
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise SinkError("nobody reads standard output any more", hint="start again with a reader") from None
+
+
+def whole(table: TableBatch, form: Formatter) -> DataFrame:
+    """All events of a table: the changes in order, in the first partitions, then the rows of dumps."""
+    frames = [events(table, frame, form) for frame in (table.changes, table.rows) if frame is not None]
+    return reduce(lambda a, b: a.union(b), frames)
+
+
+def lines(batch: pa.RecordBatch) -> pa.Buffer:
+    """The values of events, each on a line of its own."""
+    values = batch.column("value").drop_null()
+    if pc.any(pc.match_substring(values, "\n")).as_py():
+        raise SinkError("the formatter gave a text with a line break", hint="write JSON without line breaks")
+    text = pc.binary_join_element_wise(values, "\n", "")
+    _, offsets, data = text.buffers()
+    if not len(text):
+        return pa.py_buffer(b"")
+    ends = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
+
+
+def _texts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.array([lines(batch).to_pybytes()], pa.binary())], names=["text"])

@@ -1,0 +1,68 @@
+"""A sink that the user has written, by its import path.
+
+A function is called with each `Batch`. A class is made with the table `settings` of the pipeline's file; its `write` is
+called with each `Batch`, its `open(spark)` before the first and its `close()` after the last, where it has them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dblog.errors import ConfigError
+from dblog.sinks.base import Batch, Place, Sink
+from dblog.sinks.formats import OLD_ROWS
+from dblog.sinks.imported import Imported
+from dblog.sinks.settings import Kind, Setting, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+class PythonSink(Sink):
+    """A function or an object of the user's."""
+
+    settings = (
+        Setting("target", "a function, or a class with a method write", text("package.module:name")),
+        Setting("settings", "what a class is made with", Kind("a table", _table), default={}, secret=True),
+        OLD_ROWS,
+    )
+
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+        super().__init__(given, place)
+        self._target = Imported(given["target"], place.folder)
+        self._made: Any = None
+
+    @property
+    def before(self) -> bool:
+        return bool(self.given["before"])
+
+    def check(self) -> None:
+        found = self._target.find()
+        if inspect.isclass(found) and not callable(getattr(found, "write", None)):
+            raise ConfigError(f"the class {self._target.path!r} has no method 'write'", hint="write(self, batch) it is")
+        if not inspect.isclass(found) and self.given["settings"]:
+            raise ConfigError(f"{self._target.path!r} is a function", hint="only a class takes settings")
+
+    def open(self, spark: SparkSession) -> None:
+        if inspect.isclass(self._target.find()):
+            self._made = self._target(self.given["settings"])
+            if hasattr(self._made, "open"):
+                self._made.open(spark)
+
+    def write(self, batch: Batch) -> None:
+        if self._made is None:
+            self._target(batch)
+        else:
+            self._made.write(batch)
+
+    def close(self) -> None:
+        if hasattr(self._made, "close"):
+            self._made.close()
