@@ -68,7 +68,7 @@ class Install:
 
 def find_kafka(root: Path | None = None) -> Install | None:
     """The one in `root`, by default where `scripts/kafka.sh` puts it; None if it, or a Java, is not there."""
-    jars = root or Path(sys.prefix) / "kafka"
+    jars = root or Path(sys.prefix) / "kafka" / "broker"
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     return Install(Path(java), jars) if java and jars.is_dir() else None

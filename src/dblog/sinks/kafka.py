@@ -23,13 +23,16 @@ from dblog.core.schema import TableName
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
 from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
-from dblog.sinks.kafka_topics import connector_is_there, failure, topics
+from dblog.sinks.kafka_topics import Topics, failure
+from dblog.sinks.packages import PACKAGE, check_loaded, package_of
 from dblog.sinks.settings import Setting, flag, mapping, number, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+IN_SPARK = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
+"""What the connector asks for and every Spark has."""
 ORDER = {"enable.idempotence": "true", "acks": "all", "max.in.flight.requests.per.connection": "5"}
 """What keeps events in order and on disk."""
 FIXED = (*ORDER, "bootstrap.servers", "key.serializer", "value.serializer", "transactional.id")
@@ -57,12 +60,7 @@ class KafkaSink(Sink):
         Setting("partitions", "of topics that are created; 0 leaves it to the cluster", number(0, 10000), default=0),
         Setting("topic_options", "of topics that are created, as cleanup.policy", mapping(), default={}),
         Setting("options", "of Kafka's producer, as security.protocol", mapping(), default={}, secret=True),
-        Setting(
-            "package",
-            "Spark's connector, which is fetched; none if Spark has it already",
-            text("group:artifact:version or none"),
-            default=PACKAGE,
-        ),
+        PACKAGE,
     )
 
     def __init__(self, given: Mapping[str, Any], place: Place) -> None:
@@ -78,7 +76,13 @@ class KafkaSink(Sink):
     @property
     def spark_settings(self) -> Mapping[str, str]:
         hidden = {"spark.sql.redaction.options.regex": REDACTED}
-        return hidden if self.given["package"] == "none" else {**hidden, "spark.jars.packages": self.given["package"]}
+        if self._package is None:
+            return hidden
+        return {**hidden, "spark.jars.packages": self._package, "spark.jars.excludes": IN_SPARK}
+
+    @property
+    def _package(self) -> str | None:
+        return package_of("kafka", self.given["package"])
 
     @property
     def _shared(self) -> bool:
@@ -98,12 +102,8 @@ class KafkaSink(Sink):
         self._reach()
 
     def open(self, spark: SparkSession) -> None:
-        if not connector_is_there(spark):
-            raise SinkError(
-                "spark has no connector for kafka",
-                hint=f"start it with spark.jars.packages={self.given['package']}, or put the jars into its jars folder",
-            )
-        self._spark = spark
+        check_loaded(spark, "kafka", CONNECTOR, self._package)
+        self._topics = Topics(spark, self._options)
         self._form = formatter(self.given["format"], self.place)
 
     def write(self, batch: Batch) -> None:
@@ -180,14 +180,12 @@ class KafkaSink(Sink):
         return name
 
     def _partitions(self, found: Mapping[str, Sequence[TableBatch]]) -> dict[str, int]:
-        """How many partitions each topic has that matters; topics that are not there are made."""
-        asked = {name for name, tables in found.items() if any(t.truncated for t in tables)}
-        asked |= found.keys() - self._known
-        if not asked:
-            return {}
-        made = topics(self._spark, self._options, asked, self.given["partitions"], self.given["topic_options"])
-        self._known |= asked
-        return made
+        """How many partitions the topics have in which a table is emptied. Topics that are not there are made."""
+        if new := found.keys() - self._known:
+            self._topics.create(new, self.given["partitions"], self.given["topic_options"])
+            self._known |= new
+        emptied = [name for name, tables in found.items() if any(t.truncated for t in tables)]
+        return self._topics.partitions(emptied) if emptied else {}
 
     def _reach(self) -> None:
         """Whether anybody answers at any of the servers. Raises ConfigError or SinkUnreachable."""

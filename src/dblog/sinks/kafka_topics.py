@@ -6,7 +6,9 @@ It is asked through the client that Spark's connector has brought into the drive
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
@@ -32,6 +34,8 @@ AWAY = {
     "UnknownTopicOrPartitionException",
 }
 """Errors of Kafka's after which the same events may be taken."""
+KNOWN_SECONDS = 5.0
+"""In which all brokers know of a new topic."""
 _ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:\w+\.)*(\w+(?:Exception|Error))(?:: (.*))?")
 HINTS = {
     "RecordTooLargeException": "raise max.request.size in options, and max.message.bytes of the topic",
@@ -42,54 +46,55 @@ HINTS = {
 }
 
 
-def connector_is_there(spark: SparkSession) -> bool:
-    """Whether Spark can write to Kafka."""
+class Topics:
+    """The topics of a cluster. Errors are those of Kafka's client: `failure` says what they mean."""
+
+    def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
+        self._jvm: Any = spark._jvm
+        patience = max(options["request.timeout.ms"], options["max.block.ms"], key=int)
+        self._options = {**options, "default.api.timeout.ms": patience}
+
+    def create(self, names: Collection[str], partitions: int, settings: Mapping[str, str]) -> None:
+        """Make those that are not there: with so many partitions, or as the cluster has it where that is 0."""
+        kafka, optional = self._jvm.org.apache.kafka.clients.admin, self._jvm.java.util.Optional
+        count = optional.of(partitions) if partitions else optional.empty()
+        with self._client() as client:
+            there = client.listTopics().names().get()
+            new = [kafka.NewTopic(name, count, optional.empty()) for name in names if not there.contains(name)]
+            for made in client.createTopics([topic.configs(dict(settings)) for topic in new]).values().values():
+                _get(made, "TopicExistsException")
+
+    def partitions(self, names: Collection[str]) -> dict[str, int]:
+        """How many partitions each of them has. A broker may not know yet of a topic that has just been made."""
+        deadline = time.monotonic() + KNOWN_SECONDS
+        with self._client() as client:
+            while True:
+                late = time.monotonic() > deadline
+                allowed = "" if late else "UnknownTopicOrPartitionException"
+                found = _get(client.describeTopics(list(names)).allTopicNames(), allowed)
+                if found is not None:
+                    return {name: found.get(name).partitions().size() for name in names}
+                time.sleep(0.1)
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        client = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(self._options)
+        try:
+            yield client
+        finally:
+            client.close(self._jvm.java.time.Duration.ZERO)
+
+
+def _get(future: Any, allowed: str) -> Any:
+    """What a future has; None after the error that is allowed."""
     from py4j.protocol import Py4JJavaError
 
-    loader = _jvm(spark).java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        loader.loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider")
-    except Py4JJavaError:
-        return False
-    return True
-
-
-def topics(
-    spark: SparkSession,
-    options: Mapping[str, str],
-    names: Collection[str],
-    partitions: int,
-    settings: Mapping[str, str],
-) -> dict[str, int]:
-    """The number of partitions of each topic. Those that are not there are made: with so many partitions, or as the
-    cluster has it where that is 0, and with these settings."""
-    kafka, java = _jvm(spark).org.apache.kafka.clients.admin, _jvm(spark).java
-    patience = {name: options[name] for name in ("request.timeout.ms", "max.block.ms")}
-    client = kafka.AdminClient.create({**options, "default.api.timeout.ms": max(patience.values(), key=int)})
-    try:
-        there = client.listTopics().names().get()
-        some = java.util.Optional.of(partitions) if partitions else java.util.Optional.empty()
-        new = [kafka.NewTopic(name, some, java.util.Optional.empty()) for name in names if not there.contains(name)]
-        for made in client.createTopics([topic.configs(dict(settings)) for topic in new]).values().values():
-            _unless(made, "TopicExistsException")
-        described = client.describeTopics(list(names)).allTopicNames().get()
-        return {name: described.get(name).partitions().size() for name in names}
-    finally:
-        client.close(java.time.Duration.ZERO)
-
-
-def _unless(future: Any, expected: str) -> None:
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        future.get()
+        return future.get()
     except Py4JJavaError as error:
-        if expected not in str(error):
+        if not allowed or allowed not in str(error):
             raise
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
+        return None
 
 
 def failure(error: Exception, secrets: Iterable[str]) -> Exception:
