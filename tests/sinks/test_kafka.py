@@ -359,7 +359,7 @@ def test_a_broker_that_does_not_answer_is_away(spark: SparkSession, tmp_path: Pa
     ("given", "said"),
     [
         ({"servers": "localhost"}, "servers"),
-        ({"servers": "127.0.0.1:9092, [::1"}, "servers"),
+        ({"servers": "127.0.0.1:1, [::1"}, "servers"),
         ({"topic": "{schema}.{tables}"}, "topic"),
         ({"topic": "{schema"}, "topic"),
         ({"topic": "my topic"}, "topic"),

@@ -131,7 +131,7 @@ class KafkaSink(Sink):
         rows = [self._events(t, t.rows) for t in tables if t.rows is not None]
         parts = [part.select(name, f.lit(None).cast("int").alias("partition"), "key", "value") for part in rows]
         if changes:
-            whole = _in_order(changes).select("key", "_op", f.inline(self._copies(partitions.get(topic, 1))))
+            whole = _in_order(changes).select("key", f.inline(self._copies(partitions.get(topic, 1))))
             parts.append(whole.select(name, "partition", "key", "value"))
         return parts
 
@@ -157,7 +157,7 @@ class KafkaSink(Sink):
             return f.struct(partition.cast("int").alias("partition"), value.cast("string").alias("value"))
 
         once = f.array(written(f.lit(None), f.col("value")))
-        everywhere = f.array(*(written(f.lit(n), f.col("value")) for n in range(partitions)))
+        everywhere = f.transform(f.sequence(f.lit(0), f.lit(partitions - 1)), lambda n: written(n, f.col("value")))
         copies = f.when(f.col("_op") == "truncate", everywhere)
         if self.given["tombstones"]:
             tombstone = f.array(written(f.lit(None), f.lit(None)))
@@ -190,13 +190,12 @@ class KafkaSink(Sink):
     def _reach(self) -> None:
         """Whether anybody answers at any of the servers. Raises ConfigError or SinkUnreachable."""
         said = []
-        for server in self.given["servers"].split(","):
-            host, port = _address(server.strip())
+        for host, port in [_address(server.strip()) for server in self.given["servers"].split(",")]:
             try:
                 socket.create_connection((host, port), REACH_SECONDS).close()
                 return
             except OSError as error:
-                said.append(f"{server.strip()}: {error}")
+                said.append(f"{host}:{port}: {error}")
         raise SinkUnreachable(f"no kafka server can be reached: {'; '.join(said)}", hint="check the setting servers")
 
 

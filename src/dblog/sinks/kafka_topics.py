@@ -106,7 +106,7 @@ def failure(error: Exception, secrets: Iterable[str]) -> Exception:
         return error
     kind, said = found[-1]
     for secret in secrets:
-        said = said.replace(secret, "***")
+        said = said if secret.isdigit() else said.replace(secret, "***")
     if kind in AWAY:
         return SinkUnreachable(f"kafka is away: {said.strip() or kind}", hint="check the brokers")
     return SinkError(f"kafka does not take the batch: {kind}: {said.strip()}", hint=HINTS.get(kind))
