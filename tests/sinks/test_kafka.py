@@ -98,13 +98,14 @@ class TestKafka(SinkSuite):
 
 
 class Followed:
-    """A sink with a topic of its own, and what it has written there."""
+    """A sink, and what it has written: to a topic of its own, or as `topic` says, {own} being its name."""
 
     def __init__(self, spark: SparkSession, broker: KafkaBroker, folder: Path, **given: Any) -> None:
         self.spark = spark
         self.broker = broker
         self.topic = uuid.uuid4().hex[:8]
-        given = {"servers": broker.servers, "topic": self.topic, "package": "none", "options": PATIENCE, **given}
+        given = {"servers": broker.servers, "topic": "{own}", "package": "none", "options": PATIENCE, **given}
+        given["topic"] = given["topic"].replace("{own}", self.topic)
         self.sink = KafkaSink(read_settings("sink", given, KafkaSink.settings), Place("shop", folder))
         self.sink.check()
         self.sink.open(spark)
@@ -146,8 +147,7 @@ def places(records: list[Record]) -> list[tuple[int, int]]:
 def test_the_changes_of_a_topic_are_in_order(spark: SparkSession, opened: Open) -> None:
     size = 4000
     rows = [change("update", lsn, lsn % 7) for lsn in range(size)]
-    kafka = opened(topic="{table}")
-    kafka.sink.given = {**kafka.sink.given, "topic": kafka.topic + "-{table}"}
+    kafka = opened(topic="{own}-{table}")
     kafka.write(table(T, frame(spark, rows, partitions=4)))
     found = kafka.read(f"{kafka.topic}-t")
     assert len(found) == size
@@ -197,8 +197,7 @@ def test_a_truncate_stands_in_every_partition(spark: SparkSession, opened: Open)
         return [change(op, lsn, key, seq=key) for key in range(30)]
 
     changes = [*rows("create", 1), change("truncate", 2), *rows("create", 3)]
-    kafka = opened(topic="{schema}-{table}")
-    kafka.sink.given = {**kafka.sink.given, "topic": kafka.topic + "-{schema}-{table}"}
+    kafka = opened(topic="{own}-{schema}-{table}")
     kafka.write(table(T, frame(spark, changes), truncated=(2, 0)))
     for records in by_partition(kafka.read(f"{kafka.topic}-public-t")).values():
         half = len(records) // 2
