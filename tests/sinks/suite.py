@@ -117,13 +117,13 @@ class SinkSuite:
             running.follows()
 
     def test_a_truncate_empties_the_table(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
-        table.execute("create table u (id int primary key, n int)", "insert into u values (1, 1)")
+        table.execute("create table v (id int primary key, n int)", "insert into v values (1, 1)")
         with pipeline() as running:
-            running.follows("t", "u")
+            running.follows("t", "v")
             table.execute("truncate t")
-            running.follows("t", "u")
+            running.follows("t", "v")
             table.execute("insert into t values (1, 1, 'after')")
-            running.follows("t", "u")
+            running.follows("t", "v")
             table.transact(
                 "update t set n = 2",
                 "insert into t values (2, 2, 'lost')",
@@ -131,7 +131,7 @@ class SinkSuite:
                 "insert into t values (2, 3, 'kept'), (3, 3, 'kept')",
                 "update t set n = 4 where id = 3",
             )
-            running.follows("t", "u")
+            running.follows("t", "v")
 
     def test_what_the_log_leaves_out_stays_as_it_is(self, database: AnyDatabase, pipeline: MakePipeline) -> None:
         """PostgreSQL does not write a large value that an update does not touch."""
@@ -246,6 +246,7 @@ class SinkSuite:
         if target.history:
             self.check_history(target, TableName(database.schema, "t"))
 
+    @pytest.mark.slow
     def test_it_converges_when_it_is_killed_in_mid_batch(
         self, database: AnyDatabase, target: Target, pipeline: MakePipeline, tmp_path: Path
     ) -> None:
