@@ -87,6 +87,9 @@ class Endpoint:
             block_on_close = False  # a client that keeps its connection does not keep it alive
             daemon_threads = True
 
+            def handle_error(self, *_: Any) -> None:
+                """A client that has gone is nothing to tell of."""
+
         self._down = down
         self._server = Server(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_address[1]

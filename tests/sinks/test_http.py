@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -187,18 +188,20 @@ def test_an_api_that_hangs_up_is_asked_again(endpoint: Endpoint) -> None:
 
 
 def test_an_api_that_does_not_answer_in_time_is_asked_again(endpoint: Endpoint) -> None:
-    slow = answers(TAKEN)
+    first = threading.Event()
 
-    def answer(events: list[dict[str, Any]]) -> Reply | None:
-        if len(endpoint.requests) < 1:
-            time.sleep(1)
-        return slow(events)
+    def answer(events: list[dict[str, Any]]) -> Reply:
+        if not first.is_set():
+            first.set()
+            time.sleep(1.5)
+        return TAKEN
 
     endpoint.answer = answer
-    with Api(endpoint.url, {}, 0.2, 0).session() as session, pytest.raises(SinkUnreachable, match="timed out"):
-        session.post(b"[1]", "a")
-    with Api(endpoint.url, {}, 5, 0).session() as session:
+    with Api(endpoint.url, {}, 0.5, 1).session() as session:
         assert session.post(b"[1]", "a") is None
+    first.clear()
+    with Api(endpoint.url, {}, 0.5, 0).session() as session, pytest.raises(SinkUnreachable, match="timed out"):
+        session.post(b"[1]", "a")
 
 
 @pytest.mark.parametrize("when", ["1", "date"])

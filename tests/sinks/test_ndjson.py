@@ -39,14 +39,14 @@ class Files(EnvelopeTarget):
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """A folder is away when something else has its name."""
-        hidden = self.folder.with_suffix(".hidden")
-        self.folder.mkdir(exist_ok=True)
-        self.folder.rename(hidden)
-        self.folder.symlink_to(self.folder)  # leads nowhere
+        """A disk that is away leads nowhere."""
+        disk, hidden = self.folder.parent, self.folder.parent.with_suffix(".hidden")
+        disk.mkdir(exist_ok=True)
+        disk.rename(hidden)
+        disk.symlink_to(disk)
         yield
-        self.folder.unlink()
-        hidden.rename(self.folder)
+        disk.unlink()
+        hidden.rename(disk)
 
 
 def files(folder: Path) -> list[Path]:
@@ -61,7 +61,7 @@ def lines(path: Path) -> list[str]:
 class TestNdjson(SinkSuite):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
-        return Files(tmp_path / "events")
+        return Files(tmp_path / "disk" / "events")
 
 
 # What no database is needed for
