@@ -108,16 +108,17 @@ def test_a_folder_of_an_earlier_stream_is_not_taken_for_this_ones(spark: SparkSe
     assert len(target.written(T.table)) == 1
 
 
-def test_what_was_not_finished_is_not_seen_and_written_again(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["_writing/batch=1", "batch=1"])
+def test_what_was_not_finished_is_written_again(spark: SparkSession, tmp_path: Path, place: str) -> None:
     target = Files(tmp_path / "lake")
     sink = target.make(tmp_path)
     sink.open(spark)
     sink.write(batch(spark, 1, 50))
     home = target.folder / "public.t"
-    (home / "_writing").mkdir(exist_ok=True)
-    (home / "batch=1").rename(home / "_writing/batch=2")  # as a crash leaves it
-    assert not target.written(T.table)
-    sink.write(batch(spark, 2, 100))
+    (home / "batch=1/_dblog").unlink()  # as a crash leaves it
+    (home / "batch=1").rename(home / place)
+    assert len(target.written(T.table)) == (place == "batch=1")
+    sink.write(batch(spark, 1, 100))
     assert [(row["id"], row["_lsn"]) for row in target.written(T.table)] == [(1, 100)]
     assert not list((home / "_writing").iterdir())
 
@@ -131,4 +132,4 @@ def test_spark_reads_all_batches_as_one_table(spark: SparkSession, tmp_path: Pat
     sink.write(batch(spark, 2, 100, wider))
     found = spark.read.option("mergeSchema", "true").parquet(str(target.folder / "public.t"))
     assert set(found.columns) == {"id", *METADATA, "more", "batch"}
-    assert sorted((row.id, row.more, row.batch) for row in found.collect()) == [(1, None, 1), (1, "more", 2)]
+    assert sorted((row.batch, row.id, row.more) for row in found.collect()) == [(1, 1, None), (2, 1, "more")]

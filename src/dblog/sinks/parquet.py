@@ -2,10 +2,10 @@
 
     <folder>/<schema>.<table>/batch=<id>/part-*.parquet
 
-A batch is written beside and then moved to its place, whole. So its folder is there when, and only when, the batch has
-been taken, and a batch that comes again is left as it is. A file `_dblog` in it, which readers pass over, says at which
-position of the log the batch ends: a stream that begins anew counts its batches from the beginning, and must not be
-taken for the one before.
+A batch is written beside, moved to its place, and then gets a file `_dblog`, which readers pass over: where that is,
+the batch has been taken, and is left as it is when it comes again. Where it is not, what there is of it is replaced.
+The file says at which position of the log the batch ends: a stream that begins anew counts its batches from the
+beginning, and must not be taken for the one before.
 """
 
 from __future__ import annotations
@@ -75,17 +75,18 @@ class ParquetSink(Sink):
         home = f"{self._folder}/{folder_name(table.schema.table)}"
         to, beside = f"{home}/batch={batch.id}", f"{home}/{WRITING}/batch={batch.id}"
         with reached(self._folder):
-            if self._files.exists(to):
+            if self._files.exists(f"{to}/{MARK}"):
                 self._same(to, batch)
                 return
             frame = self._fitting(home, everything(table), table)
-            self._files.remove(beside)
+            for begun in (beside, to):
+                self._files.remove(begun)
             self._files.make(beside)
             frame.write.mode("overwrite").option("compression", self.given["compression"]).parquet(beside)
             columns = {field.name: field.dataType.simpleString() for field in frame.schema}
             mark = {"pipeline": self.place.pipeline, "position": batch.position, "columns": columns}
-            self._files.put(f"{beside}/{MARK}", json.dumps(mark))
             self._files.move(beside, to)
+            self._files.put(f"{to}/{MARK}", json.dumps(mark))
         self._columns[home] = columns
 
     def _same(self, folder: str, batch: Batch) -> None:
@@ -121,11 +122,11 @@ class ParquetSink(Sink):
 
     def _last_columns(self, home: str) -> dict[str, str] | None:
         matches = (re.fullmatch(r"batch=(\d+)", name) for name in self._files.names(home))
-        last = max((int(match[1]) for match in matches if match), default=None)
-        if last is None:
-            return None
-        found: dict[str, str] = json.loads(self._files.get(f"{home}/batch={last}/{MARK}"))["columns"]
-        return found
+        for number in sorted((int(match[1]) for match in matches if match), reverse=True):
+            if self._files.exists(mark := f"{home}/batch={number}/{MARK}"):
+                found: dict[str, str] = json.loads(self._files.get(mark))["columns"]
+                return found
+        return None
 
 
 def everything(table: TableBatch) -> DataFrame:
