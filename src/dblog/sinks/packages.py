@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 RELEASES: Mapping[str, Mapping[str, str]] = {
     "delta": {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"},
     "iceberg": {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
+    # 4.1 and 4.2 run too, but a part of them, spark-token-provider-kafka, could not be fetched.
+    "kafka": {"4.3": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"},
 }
 """By sink and minor version of PySpark."""
 NONE = "none"
