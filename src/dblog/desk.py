@@ -184,7 +184,7 @@ class Desk:
                 pipeline.mirror(name, progress)
                 self._saved[name] = progress
         for version, schema in schemas.items():
-            pipeline.saw_schema(version, described(schema))
+            pipeline.saw_schema(version, {**described(schema), "seen_at": time.time()})
         events = [self._events.popleft() for _ in range(len(self._events))]
         if events:
             pipeline.tell(events)

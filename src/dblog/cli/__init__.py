@@ -4,7 +4,22 @@
 one theme. Commands import what they need when they run, so that `dblog --help` answers at once.
 """
 
-from dblog.cli import check, demo, dump, dumps, events, run, serve, settings, slots, status, tables, watch
+from dblog.cli import (
+    check,
+    demo,
+    dump,
+    dumps,
+    events,
+    init,
+    run,
+    schemas,
+    serve,
+    settings,
+    slots,
+    status,
+    tables,
+    watch,
+)
 from dblog.cli.program import app, main
 
 __all__ = [
@@ -14,8 +29,10 @@ __all__ = [
     "dump",
     "dumps",
     "events",
+    "init",
     "main",
     "run",
+    "schemas",
     "serve",
     "settings",
     "slots",

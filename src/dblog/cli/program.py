@@ -1,7 +1,7 @@
 """The program: one application, what its commands have in common, and how a command ends.
 
 Errors of ours are shown on standard error as what failed and what to do, without a traceback. Exit codes: 0 fine,
-1 failed, 2 wrong usage or configuration, 3 no such pipeline, dump or slot, or none runs where one must,
+1 failed, 2 wrong usage or configuration, 3 no such pipeline, dump, slot or schema, or none runs where one must,
 130 interrupted.
 """
 
@@ -99,11 +99,13 @@ PipelineName = Annotated[
     typer.Option("--pipeline", metavar="NAME", help="The pipeline; needed only where several share the state store."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-Url = Annotated[
-    str,
-    typer.Option(envvar="DBLOG_URL", metavar="URL", help="The source, as postgresql://user:password@host/database."),
-]
-Tables = Annotated[str, typer.Option(metavar="PATTERNS", help="Tables to follow, like 'public.*, !public.tmp_*'.")]
+_URL = typer.Option(envvar="DBLOG_URL", metavar="URL", help="The source, as postgresql://user:password@host/database.")
+_TABLES = typer.Option(metavar="PATTERNS", help="Tables to follow, like 'public.*, !public.tmp_*'.")
+Url = Annotated[str, _URL]
+Tables = Annotated[str, _TABLES]
+UrlOrFile = Annotated[str | None, _URL]
+TablesOrFile = Annotated[str | None, _TABLES]
+"""Not needed by a command that is given a pipeline's file."""
 
 
 # -- what commands use ---------------------------------------------------------------------------------------------
@@ -117,6 +119,14 @@ def pipeline_of(place: str | None, name: str | None) -> Iterator[Pipeline]:
 
     with closing(open_store(place)) as store:
         yield only_pipeline(store, name)
+
+
+def only_with_file(context: typer.Context, allowed: set[str]) -> None:
+    """Raise ConfigError when something was typed that a pipeline's file has a place for."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in {*allowed, "file"} and given is not None and given.name == "COMMANDLINE":
+            raise ConfigError(f"{parameter.opts[0]} does not go with a file", hint="write it into the file")
 
 
 def output() -> Console:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from dblog.cli.program import INTERRUPTED, PIPELINE, AsJson, StatePlace, Url, app, examples, print_line
-from dblog.cli.serve import Http, TokenVariable, api
+from dblog.cli.program import (
+    INTERRUPTED,
+    PIPELINE,
+    AsJson,
+    StatePlace,
+    UrlOrFile,
+    app,
+    examples,
+    only_with_file,
+    print_line,
+)
+from dblog.cli.serve import Http, TokenVariable, api, token_of
 from dblog.cli.settings import pairs
 from dblog.cli.signals import Stop, stopping
+from dblog.cli.spark import own_console, spark_session
 from dblog.cli.words import count, place
 from dblog.errors import ConfigError
 
@@ -43,6 +53,8 @@ class Sink(StrEnum):
 
 @app.command(
     epilog=examples(
+        "dblog run shop.toml",
+        "dblog run shop.toml --once",
         "dblog run --url postgresql://app:secret@db.example.com/shop --table public.orders --into /lake/orders",
         "dblog run --tables 'public.*' --into /lake/shop --format json --once",
         "dblog run --tables 'public.*' --into /lake/shop --every 10 --http 127.0.0.1:8080",
@@ -51,7 +63,12 @@ class Sink(StrEnum):
     rich_help_panel=PIPELINE,
 )
 def run(
-    url: Url,
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A pipeline's file, in which all of it is written.", show_default=False),
+    ] = None,
+    url: UrlOrFile = None,
     tables: Annotated[
         str | None, typer.Option(metavar="PATTERNS", help="Follow many tables, like 'public.*': JSON envelopes.")
     ] = None,
@@ -77,13 +94,21 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Let Spark speak, on standard error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow tables into files, with a Spark query in this process.
+    """Run a pipeline's FILE; or without one, follow tables into files.
 
     Ctrl-C or a termination stops it cleanly, a second Ctrl-C at once; started again it goes on where it stopped.
     Needs Java 17 or newer. The progress is told on standard error, with --json as JSON lines on standard output.
     """
     from dblog.demo.spark import check_java, quiet
 
+    if file is not None:
+        from dblog.cli.pipeline import run_file
+
+        only_with_file(context, {"once", "store", "http", "token_env", "verbose", "as_json"})
+        run_file(file, store, http, token_env, once=once, verbose=verbose, as_json=as_json)
+        return
+    if url is None:
+        raise ConfigError("there is neither a file nor --url", hint="dblog run shop.toml; dblog init writes one")
     if once and every is not None:
         raise ConfigError("--once and --every exclude each other", hint="leave out one")
     if as_json and sink is Sink.console:
@@ -91,17 +116,17 @@ def run(
     given = {"url": url, "table": table, "tables": tables, "state": store, "pipeline": name}
     options = _options({**given, **pairs(option or (), "an option")})
     target, marks = _places(sink, into, checkpoint)
-    served = api(http, store, token_env) if http is not None else nullcontext()
+    served = api(http, store, token_of(token_env)) if http is not None else nullcontext()
     check_java()
     with ExitStack() as stack:
-        console = _console(stack)
+        console = own_console(stack)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
         if not verbose:
             stack.enter_context(quiet(work / "stderr"))
         stop = stack.enter_context(stopping())
         if address := stack.enter_context(served):
             console.print(f"serving {address}")
-        spark = stack.enter_context(_session(work, verbose))
+        spark = stack.enter_context(spark_session(work, verbose=verbose))
         stop.listen()
         rows = _load(spark, options)
         query = _start(rows, sink, target, marks, once, every)
@@ -150,25 +175,6 @@ def _places(sink: Sink, into: Path | None, checkpoint: Path | None) -> tuple[str
 
 
 # -- the query -----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _session(work: Path, verbose: bool) -> Iterator[SparkSession]:
-    from pyspark.errors import PySparkException
-
-    from dblog.spark.failure import cause
-    from dblog.spark.session import session
-
-    settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
-    settings["spark.sql.warehouse.dir"] = str(work / "warehouse")
-    try:
-        spark = session("dblog run", **{k.replace(".", "__"): v for k, v in settings.items()})
-    except (PySparkException, OSError) as error:
-        raise cause(f"Spark did not start: {error}") from error
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _load(spark: SparkSession, options: dict[str, str]) -> DataFrame:
@@ -269,9 +275,3 @@ def _position(progress: Any) -> int | None:
     end = progress["sources"][0]["endOffset"]
     found = json.loads(end) if isinstance(end, str) else end
     return (found or {}).get("pos")
-
-
-def _console(stack: ExitStack) -> Console:
-    """Standard error as it is now, whatever is sent elsewhere later."""
-    file = stack.enter_context(os.fdopen(os.dup(2), "w", encoding="utf-8"))
-    return Console(file=file, markup=False, highlight=False, emoji=False)

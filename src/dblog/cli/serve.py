@@ -31,7 +31,7 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API for the pipelines of a state store. Until Ctrl-C or a termination."""
-    with stopping() as stop, api(http, store, token_env) as address:
+    with stopping() as stop, api(http, store, token_of(token_env)) as address:
         stop.listen()
         if as_json:
             print_line({"serving": address})
@@ -42,13 +42,18 @@ def serve(
         raise typer.Exit(INTERRUPTED)
 
 
-def api(http: str, store: str | None, token_env: str | None) -> AbstractContextManager[str]:
+def token_of(variable: str | None) -> str | None:
+    """The token in an environment variable."""
+    if variable is None:
+        return None
+    token = os.environ.get(variable)
+    if not token:
+        raise ConfigError(f"the environment variable {variable!r} is not set", hint="put the token into it")
+    return token
+
+
+def api(http: str, store: str | None, token: str | None) -> AbstractContextManager[str]:
     """The HTTP API, not yet started."""
-    token = None
-    if token_env is not None:
-        token = os.environ.get(token_env)
-        if not token:
-            raise ConfigError(f"the environment variable {token_env!r} is not set", hint="put the token into it")
     try:
         from dblog.control.serve import serving
     except ModuleNotFoundError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,30 +103,48 @@ def _text(value: Any) -> str:
 
 def read_settings(where: str, given: Mapping[str, Any], known: Sequence[Setting]) -> dict[str, Any]:
     """A value for each setting that is known. Raises ConfigError that names the key, the value and what is allowed."""
-    for name in given:
-        if name not in {s.name for s in known}:
-            raise ConfigError(
-                f"{where} has no setting {name!r}", hint="the settings are " + ", ".join(s.name for s in known)
-            )
+    values, problems = check_settings(where, given, known)
+    if problems:
+        raise problems[0]
+    return values
+
+
+def check_settings(
+    where: str, given: Mapping[str, Any], known: Sequence[Setting]
+) -> tuple[dict[str, Any], list[ConfigError]]:
+    """A value for each setting that is right, and every problem."""
+    names = [s.name for s in known]
     values = {}
+    problems = [
+        ConfigError(
+            f"{where} has no setting {name!r}", hint=nearest(name, names) + "the settings are " + ", ".join(names)
+        )
+        for name in given
+        if name not in names
+    ]
     for setting in known:
+        key, allowed = f"{where}.{setting.name}", f"allowed is {setting.kind.takes}"
         if setting.name not in given:
             if setting.required:
-                raise ConfigError(
-                    f"{where} needs the setting {setting.name!r}: {setting.about}",
-                    hint=f"allowed is {setting.kind.takes}",
+                problems.append(
+                    ConfigError(f"{where} needs the setting {setting.name!r}: {setting.about}", hint=allowed)
                 )
-            values[setting.name] = setting.default
+            else:
+                values[setting.name] = setting.default
             continue
         value = given[setting.name]
         try:
             values[setting.name] = setting.kind.read(value)
         except (ValueError, TypeError):
             shown = "a value that is not shown" if setting.secret else f"the value {value!r}"
-            raise ConfigError(
-                f"{where}: setting {setting.name!r} has {shown}", hint=f"allowed is {setting.kind.takes}"
-            ) from None
-    return values
+            problems.append(ConfigError(f"setting {key!r} has {shown}", hint=allowed))
+    return values, problems
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant, as the beginning of a hint."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 SCHEMA_CHANGES = Setting(

@@ -1,0 +1,142 @@
+"""`dblog init`: a pipeline's file, made from what the database has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dblog.cli.check import preflight_of
+from dblog.cli.program import FIRST_LOOK, AsJson, Url, app, examples, notes, print_json
+from dblog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dblog.pipelines.example import Database, Found
+    from dblog.sources.problems import Problem
+    from dblog.spark.options import Options
+
+
+@app.command(
+    epilog=examples(
+        "dblog init --url postgresql://app:secret@db.example.com/shop",
+        "dblog init --url mysql://app:secret@db.example.com/shop -o pipelines/shop.toml",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init -o -",
+    ),
+    rich_help_panel=FIRST_LOOK,
+)
+def init(
+    url: Url,
+    into: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file; - prints it. Without it, <database>.toml."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at a database and write a pipeline's file for it, with comments. The password is not written."""
+    from dblog.pipelines.config import slug
+    from dblog.pipelines.example import example
+
+    name = slug(Path(into).stem) if into not in (None, "-") else None
+    found, name = _look(url, name)
+    path = None if into == "-" else Path(into or f"{name}.toml")
+    text = example(name, found)
+    if path is not None:
+        _write(path, text)
+    if as_json:
+        print_json(_document(path, text, found))
+    elif path is None:
+        typer.echo(text, nl=False)
+    if path is not None:
+        _say(path, found)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{str(path)!r} exists", hint="name another file with -o, or print it: -o -") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}", hint="name another file with -o") from None
+
+
+def _look(url: str, name: str | None) -> tuple[Database, str]:
+    """What the database has, and a name for the pipeline."""
+    from dblog.pipelines.config import slug
+    from dblog.pipelines.example import Database, Found, pattern
+    from dblog.spark.options import read_options
+
+    whole = read_options({"url": url, "tables": "*.*", "slot": name or "dblog_init"})
+    name = name or slug(whole.address.database)
+    tables = _only(whole)
+    given = {"url": url, "tables": tables, "slot": name}
+    ways = {"table": _problems(given, "table")}
+    if any(p.fatal for p in ways["table"]):
+        ways["none"] = _problems(given, "none")
+    watermark = min(ways, key=lambda way: sum(p.fatal for p in ways[way]))
+    fatal = [p for p in ways[watermark] if p.fatal]
+    source = read_options(given).source
+    found = []
+    for table, schema in source.tables().items():
+        why = next((p.what for p in fatal if repr(str(table)) in p.what), None)
+        found.append(Found(table, source.estimate(table), schema.key, why))
+    shown, secret = _without_secrets(str(whole.address))
+    fit = ", ".join(pattern(f.table) for f in found if f.problem is None)
+    rest = [p for p in _problems({**given, "tables": fit}, watermark) if p.fatal] if fit else fatal
+    variable = f"{name.upper()}_PASSWORD" if secret else None
+    return Database(shown, variable, found, rest, writes=watermark == "table"), name
+
+
+def _only(options: Options) -> str:
+    """The tables to look at. A URL of MySQL that names a database means that one."""
+    from dblog.sources.mysql.source import MySQL
+    from dblog.sources.relational import WATERMARK
+
+    source = options.source
+    if not isinstance(source, MySQL):
+        return "*.*"
+    named = options.address.database
+    schemas = {named} if named else {t.schema for t in source.names() if t.schema != WATERMARK.schema}
+    return ", ".join('"' + s.replace('"', '""') + '".*' for s in sorted(schemas))
+
+
+def _problems(given: Mapping[str, str], watermark: str) -> Sequence[Problem]:
+    from dblog.spark.options import read_options
+
+    with preflight_of(read_options({**given, "watermark": watermark}).source) as there:
+        return there.problems()
+
+
+def _without_secrets(masked: str) -> tuple[str, bool]:
+    """A masked URL without what is masked, and whether there was a password."""
+    return re.sub(r"[?&]\w+=\*\*\*", "", masked.replace(":***@", "@")), ":***@" in masked
+
+
+def _document(path: Path | None, text: str, found: Database) -> dict[str, Any]:
+    return {
+        "file": None if path is None else str(path),
+        "text": text,
+        "tables": {str(t.table): _told(t) for t in found.tables},
+        "problems": [{"what": p.what, "fix": p.fix} for p in found.problems],
+    }
+
+
+def _told(table: Found) -> dict[str, Any]:
+    return {"rows": table.rows, "key": list(table.key), "problem": table.problem}
+
+
+def _say(path: Path, found: Database) -> None:
+    console = notes()
+    out = sum(t.problem is not None for t in found.tables)
+    left = f", {out} left out" if out else ""
+    many = len(found.tables) - out
+    console.print(f"wrote {path}: {many} {'table' if many == 1 else 'tables'}{left}", soft_wrap=True)
+    if found.problems:
+        console.print(f"{len(found.problems)} to fix first: they are at the top of the file", soft_wrap=True)
+    if found.variable is not None:
+        console.print(f"put the password into the environment: export {found.variable}=...", soft_wrap=True)
+    console.print(f"then: dblog check {path}; dblog run {path}", soft_wrap=True)

@@ -1,0 +1,40 @@
+"""What commands need that run Spark in their own process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session whose own files are in `work`."""
+    from pyspark.errors import PySparkException
+
+    from dblog.spark.failure import cause
+    from dblog.spark.session import session
+
+    own = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
+    own["spark.sql.warehouse.dir"] = str(work / "warehouse")
+    try:
+        spark = session("dblog run", **{k.replace(".", "__"): v for k, v in {**own, **(settings or {})}.items()})
+    except (PySparkException, OSError) as error:
+        raise cause(f"Spark did not start: {error}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def own_console(stack: ExitStack) -> Console:
+    """Standard error as it is now, whatever is sent elsewhere later."""
+    file = stack.enter_context(os.fdopen(os.dup(2), "w", encoding="utf-8"))
+    return Console(file=file, markup=False, highlight=False, emoji=False)

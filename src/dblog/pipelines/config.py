@@ -1,0 +1,377 @@
+"""A pipeline's file: read, and checked as a whole before anything begins.
+
+    [source]     the database and its tables
+    [pipeline]   the name, where to keep what a restart needs, how often
+    [throttle]   how gently dumps read
+    [[table]]    what becomes of tables on their way
+    [[sink]]     where the rows go
+
+All problems are told at once, each with its key, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dblog.core.names import parse_patterns
+from dblog.core.throttle import read_settings as read_throttle
+from dblog.errors import ConfigError
+from dblog.pipelines.kinds import sink_class
+from dblog.pipelines.secrets import Secret, filled, with_password
+from dblog.sinks.base import Sink
+from dblog.sinks.route import MASKS, Route
+from dblog.sinks.settings import Kind, Setting, check_settings, choice, flag, mapping, nearest, number, text, texts
+from dblog.spark.options import OPTIONS, Options, read_options
+
+EVERY_SECONDS = 5.0
+
+ELSEWHERE = {
+    "url": "source.url",
+    "table": "source.tables",
+    "tables": "source.tables",
+    "dump": "source.dump",
+    "watermark": "source.watermark",
+    "columns": "include in [[table]]",
+    "slot": "pipeline.name",
+    "pipeline": "pipeline.name",
+    "state": "pipeline.state",
+    "spool": "pipeline.spool",
+    "deliver": "nothing: sinks read ranges",
+    "before": "nothing: a sink asks for old rows when it wants them",
+}
+"""Options of the Spark source that a file has another word for."""
+
+
+@dataclass(frozen=True)
+class SinkConfig:
+    """One `[[sink]]`."""
+
+    name: str
+    kind: str
+    maker: type[Sink]
+    settings: Mapping[str, Any]
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True)
+class Config:
+    """A pipeline as its file has it. Secrets in it do not show themselves."""
+
+    path: Path
+    name: str
+    folder: Path
+    """What a restart needs is kept here, a folder for each sink."""
+    spool: str | None
+    every: float
+    state: str | None
+    http: str | None
+    token: str | None
+    throttle: Mapping[str, Any]
+    source: Mapping[str, str]
+    """Options of the Spark source that all streams share."""
+    sinks: tuple[SinkConfig, ...]
+    alone: bool
+    """Whether the file has one sink only."""
+    secrets: tuple[str, ...]
+
+
+def read_config(path: Path) -> Config:
+    """Read a pipeline's file. Raises ConfigError with all that is wrong."""
+    return _File(path, _document(path)).config()
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {str(path)!r}: {error.strerror}", hint="dblog init writes an example") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{str(path)!r} is not UTF-8", hint="write it as TOML in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{str(path)!r} is not TOML: {error}", hint='texts stand in quotes: url = "..."') from None
+
+
+# -- what may be written -----------------------------------------------------------------------------------------------
+
+
+def _matching(pattern: str, takes: str) -> Kind:
+    def read(value: Any) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError
+        return str(value)
+
+    return Kind(takes, read)
+
+
+def _tables() -> Kind:
+    lists = texts()
+
+    def read(value: Any) -> str:
+        return value if isinstance(value, str) and value else ", ".join(lists.read(value or None))
+
+    return Kind('patterns like ["public.*", "!public.tmp_*"]', read)
+
+
+def _scalars() -> Kind:
+    def read(value: Any) -> dict[str, str]:
+        if not isinstance(value, dict) or not all(isinstance(item, (str, int, float)) for item in value.values()):
+            raise TypeError
+        return {n: str(item).lower() if isinstance(item, bool) else str(item) for n, item in value.items()}
+
+    return Kind("a table of texts, numbers and true or false", read)
+
+
+def _target() -> Kind:
+    def read(value: Any) -> str:
+        try:
+            if not isinstance(value, str) or not value.format(schema="s", table="t"):
+                raise TypeError
+        except (KeyError, IndexError, AttributeError):
+            raise ValueError from None
+        return value
+
+    return Kind("a name in which {schema} and {table} stand for those of the source", read)
+
+
+def _masks() -> Kind:
+    columns = mapping()
+
+    def read(value: Any) -> dict[str, str]:
+        found: dict[str, str] = columns.read(value)
+        if not set(found.values()) <= set(MASKS):
+            raise ValueError
+        return found
+
+    return Kind(f"a table of columns, each with {' or '.join(MASKS)}", read)
+
+
+SOURCE = (
+    Setting("url", "the database", text("a URL like postgresql://user@host/database, or mysql://..."), secret=True),
+    Setting("password", "of the URL's user", text(), default=None, secret=True),
+    Setting("tables", "which tables to follow", _tables()),
+    Setting("dump", "whether each table's full state comes first", choice("initial", "never"), default="initial"),
+    Setting("watermark", "none: write nothing to the source", choice("table", "none"), default="table"),
+    Setting("options", "other options of the Spark source", _scalars(), default={}),
+)
+PIPELINE = (
+    Setting(
+        "name",
+        "what people call it, and the replication slot; without it, the file's name",
+        _matching("[a-z0-9_]{1,40}", "1 to 40 lower-case letters, digits and underscores"),
+        default=None,
+    ),
+    Setting("folder", "where a restart finds what it needs; without it, <file>.dblog beside the file", text(), None),
+    Setting("spool", "where captured log and chunks wait; without it, in the folder", text("a folder or URI"), None),
+    Setting("every", "seconds from batch to batch", number(0.0, 86_400.0), default=EVERY_SECONDS),
+    Setting("state", "the state store", text("a file or off"), default=None),
+    Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
+    Setting("token", "the HTTP API's token", text(), default=None, secret=True),
+)
+TABLE = (
+    Setting("match", "the tables that are meant", text('a pattern like "public.orders" or "public.*"')),
+    Setting("target", "the name in the target", _target(), default=None),
+    Setting("include", "only these columns, and the key", texts(), default=None),
+    Setting("exclude", "all columns but these", texts(), default=()),
+    Setting("rename", "other names for columns", mapping(), default={}),
+    Setting("mask", "columns whose values are hidden", _masks(), default={}),
+    Setting("where", "which rows, in Spark's SQL", text("a condition"), default=None),
+    Setting("sinks", "for which sinks; without it, for all", texts("a list of sinks' names"), default=None),
+)
+SINK = (
+    Setting("type", "the kind of sink", text("one of the types of sinks")),
+    Setting(
+        "name",
+        "what to call it; without it, its type",
+        _matching("[a-z0-9_]{1,22}", "1 to 22 lower-case letters, digits and underscores"),
+        default=None,
+    ),
+    Setting("enabled", "false: as if it were not there", flag(), default=True),
+)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class _File:
+    """One file on its way to become a Config."""
+
+    def __init__(self, path: Path, document: Mapping[str, Any]) -> None:
+        self._path = path
+        self._beside = path.absolute().parent
+        self._document = document
+        self._problems: list[ConfigError] = []
+        self._secrets: list[str] = []
+
+    def config(self) -> Config:
+        known = ("source", "pipeline", "throttle", "table", "sink")
+        for name in self._document:
+            if name not in known:
+                hint = nearest(name, known) + "the parts are [source], [pipeline], [throttle], [[table]], [[sink]]"
+                self._wrong(f"there is no part {name!r}", hint)
+        pipeline = self._section("pipeline", self._document.get("pipeline", {}), PIPELINE)
+        source, read = self._source()
+        sinks = self._sinks()
+        routes = self._routes([s["name"] for s in sinks], "public" if read is None else read.source.default_schema)
+        throttle = self._throttle(pipeline.get("state") == "off")
+        if self._problems:
+            raise self._error()
+        return Config(
+            path=self._path,
+            name=pipeline["name"] or slug(self._path.stem),
+            folder=self._beside / Path(pipeline["folder"] or f"{self._path.stem}.dblog").expanduser(),
+            spool=self._place(pipeline["spool"]),
+            every=pipeline["every"],
+            state=pipeline["state"] if pipeline["state"] == "off" else self._place(pipeline["state"]),
+            http=pipeline["http"],
+            token=pipeline["token"],
+            throttle=throttle,
+            source=source,
+            sinks=tuple(
+                SinkConfig(
+                    s["name"], s["type"], s["maker"], s["settings"], tuple(r for r, of in routes if s["name"] in of)
+                )
+                for s in sinks
+                if s["enabled"]
+            ),
+            alone=len(sinks) == 1,
+            secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
+        )
+
+    def _source(self) -> tuple[dict[str, str], Options | None]:
+        values = self._section("source", self._document.get("source", {}), SOURCE)
+        if not {"url", "tables", "options"} <= values.keys():
+            return {}, None
+        names = {o.name.lower(): o.name for o in OPTIONS}
+        for name in values["options"]:
+            if name.lower() in ELSEWHERE:
+                self._wrong(f"source.options.{name} cannot be set", f"what to write is {ELSEWHERE[name.lower()]}")
+            elif name.lower() not in names:
+                mine = [o for o in names.values() if o not in ELSEWHERE]
+                self._wrong(f"source.options has no {name!r}", nearest(name, mine) + "there are " + ", ".join(mine))
+        given = {name: str(values[name]) for name in ("tables", "dump", "watermark") if name in values}
+        try:
+            password = values.get("password")
+            url = values["url"] if password is None else with_password(values["url"], password)
+            options = {"url": Secret(url), **given, **values["options"]}
+            return options, None if self._problems else read_options(options)
+        except ConfigError as error:
+            self._wrong(f"source: {error.message}", error.hint)
+            return {}, None
+
+    def _sinks(self) -> list[dict[str, Any]]:
+        """The sinks that can be told by their names."""
+        found: list[dict[str, Any]] = []
+        given = self._list("sink")
+        for place, table in enumerate(given, 1):
+            where = f"sink.{table.get('name') or table.get('type') or place}"
+            own = {s.name: table[s.name] for s in SINK if s.name in table}
+            sink = self._section(where, own, SINK)
+            if "type" not in sink or "name" not in sink:
+                continue
+            sink["name"] = sink["name"] or sink["type"]
+            if sink["name"] in [s["name"] for s in found]:
+                self._wrong(f"two sinks are called {sink['name']!r}", f"give one of them another name: {where}.name")
+            if sink.get("enabled"):
+                try:
+                    sink["maker"] = sink_class(sink["type"])
+                    rest = {name: value for name, value in table.items() if name not in own}
+                    sink["settings"] = self._section(where, rest, sink["maker"].settings)
+                except ConfigError as error:
+                    self._wrong(f"{where}.type: {error.message}", error.hint)
+            found.append(sink)
+        if not any(s.get("enabled") for s in found) and not self._problems:
+            self._wrong("there is no sink" if not given else "all sinks are switched off", 'add [[sink]], type = "..."')
+        return found
+
+    def _routes(self, sinks: Sequence[str], schema: str) -> list[tuple[Route, Sequence[str]]]:
+        """What is said of tables, each with the sinks for which it is said."""
+        found: list[tuple[Route, Sequence[str]]] = []
+        for place, table in enumerate(self._list("table"), 1):
+            where = f"table.{table.get('match', place)}"
+            before = len(self._problems)
+            route = self._section(where, table, TABLE)
+            for name in route.get("sinks") or ():
+                if name not in sinks:
+                    hint = nearest(name, sinks) + "the sinks are " + ", ".join(sinks)
+                    self._wrong(f"setting {where + '.sinks'!r} names {name!r}, which is no sink", hint)
+            if len(self._problems) > before:
+                continue
+            try:
+                patterns = parse_patterns(route.pop("match"), f"{where}.match", default_schema=schema)
+            except ConfigError as error:
+                self._problems.append(error)
+                continue
+            if any(p.exclude for p in patterns):
+                self._wrong(f"{where}.match takes tables out", "tables are taken out in source.tables")
+            named = route.pop("sinks")
+            found += [(Route(pattern, **route), sinks if named is None else named) for pattern in patterns]
+        return found
+
+    def _throttle(self, off: bool) -> dict[str, Any]:
+        given = self._document.get("throttle", {})
+        if not isinstance(given, dict):
+            self._wrong("'throttle' is not a table", "write [throttle]")
+            return {}
+        if given and off:
+            self._wrong("[throttle] needs a state store, and pipeline.state is off", "leave out one")
+        result: dict[str, Any] = {}
+        for name, value in given.items():
+            try:
+                result |= read_throttle({name: filled(f"throttle.{name}", value, self._beside, secret=False)})
+            except ConfigError as error:
+                self._wrong(f"throttle: {error.message}", error.hint)
+        return result
+
+    def _list(self, name: str) -> list[dict[str, Any]]:
+        given = self._document.get(name, [])
+        if isinstance(given, list) and all(isinstance(item, dict) for item in given):
+            return given
+        self._wrong(f"{name!r} is not a list of tables", f"write [[{name}]]")
+        return []
+
+    def _section(self, where: str, given: Any, known: Sequence[Setting]) -> dict[str, Any]:
+        """A value for each setting that is right; the problems are remembered."""
+        if not isinstance(given, dict):
+            self._wrong(f"{where!r} is not a table", f"write [{where}]")
+            return {}
+        secret = {s.name for s in known if s.secret}
+        there, lost = {}, set()
+        for name, value in given.items():
+            try:
+                there[name] = filled(f"{where}.{name}", value, self._beside, secret=name in secret)
+                self._secrets += _secrets(there[name])
+            except ConfigError as error:
+                self._problems.append(error)
+                lost.add(name)
+        values, problems = check_settings(where, there, [s for s in known if s.name not in lost])
+        self._problems += problems
+        return values
+
+    def _place(self, path: str | None) -> str | None:
+        return path if path is None or "://" in path else str(self._beside / Path(path).expanduser())
+
+    def _wrong(self, what: str, hint: str | None) -> None:
+        self._problems.append(ConfigError(what, hint=hint))
+
+    def _error(self) -> ConfigError:
+        if len(self._problems) == 1:
+            return ConfigError(f"{self._path}: {self._problems[0].message}", hint=self._problems[0].hint)
+        lines = [f"- {p.message}" + (f"\n  {p.hint}" if p.hint else "") for p in self._problems]
+        return ConfigError("\n".join([f"{self._path} has {len(lines)} problems:", *lines]))
+
+
+def _secrets(value: Any) -> list[str]:
+    if isinstance(value, (dict, list)):
+        items = value.values() if isinstance(value, dict) else value
+        return [secret for item in items for secret in _secrets(item)]
+    return [value] if isinstance(value, Secret) else []
+
+
+def slug(stem: str) -> str:
+    """A name for a pipeline, from that of a file or a database."""
+    return re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40] or "pipeline"

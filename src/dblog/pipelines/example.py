@@ -1,0 +1,140 @@
+"""A pipeline's file to begin with, made from what a database has. It runs as it is, and shows what else can be said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dblog.core.schema import TableName
+from dblog.sources.problems import Problem
+
+MOST_TABLES = 50
+"""So many are listed."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A table of the database."""
+
+    table: TableName
+    rows: int | None
+    key: tuple[str, ...]
+    problem: str | None = None
+    """Why it cannot be captured."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """What the database was found to have."""
+
+    url: str
+    """Without any secret."""
+    variable: str | None
+    """The environment variable that the password is to be in."""
+    tables: Sequence[Found]
+    problems: Sequence[Problem]
+    """What else keeps a stream from running."""
+    writes: bool
+    """Whether watermarks can be written."""
+
+
+def example(name: str, found: Database) -> str:
+    """The text of `<name>.toml`."""
+    parts = [_head(name, found), _source(found), _PIPELINE.format(name=name), _tables(found), _SINKS.format(name=name)]
+    return "\n".join(parts)
+
+
+def _head(name: str, found: Database) -> str:
+    lines = [
+        f"# A pipeline: dblog check {name}.toml says whether it can run, dblog run {name}.toml runs it.",
+        "# What else may be written here is in docs/pipelines.md.",
+    ]
+    if found.problems:
+        lines += ["#", "# It cannot run before this is done:"]
+        for problem in found.problems:
+            lines += [f"#   {_line(problem.what)}", *(f"#       {_line(fix)}" for fix in problem.fix.splitlines())]
+    return "\n".join([*lines, ""])
+
+
+def _source(found: Database) -> str:
+    lines = ["[source]", f"url = {_toml(found.url)}"]
+    if found.variable is not None:
+        lines.append(f'password = {{ env = "{found.variable}" }}  # or {{ file = "/run/secrets/..." }}')
+    lines += ["tables = [", *(f"    {_toml(f'{_quoted(s)}.*')}," for s in _schemas(found))]
+    for table in found.tables:
+        if table.problem is not None:
+            lines.append(f"    {_toml('!' + pattern(table.table))},  # {_line(table.problem)}")
+    lines.append("]")
+    if not found.writes:
+        lines.append('watermark = "none"  # this user may not write the watermark table')
+    lines.append('# dump = "never"  # only changes from now on; without it, each table\'s full state comes first')
+    fit = [t for t in found.tables if t.problem is None]
+    lines += ["", f"# {len(fit)} tables:" if len(fit) != 1 else "# 1 table:"]
+    lines += [f"#   {_line(str(t.table))}, {_rows(t)}, key {_line(', '.join(t.key))}" for t in fit[:MOST_TABLES]]
+    if len(fit) > MOST_TABLES:
+        lines.append(f"#   and {len(fit) - MOST_TABLES} more")
+    return "\n".join([*lines, ""])
+
+
+_PIPELINE = """\
+[pipeline]
+# name = "{name}"  # what dblog status calls it
+# every = 5  # seconds from batch to batch
+# http = "127.0.0.1:8080"  # the HTTP API, with metrics
+
+# [throttle]  # how gently full state is read; dblog set changes it at any time
+# rows_per_second = 50000
+"""
+
+
+def _tables(found: Database) -> str:
+    fit = next((t for t in found.tables if t.problem is None), None)
+    name = _toml(pattern(fit.table)) if fit is not None else '"public.customers"'
+    return f"""\
+# [[table]]  # what becomes of a table on its way
+# match = {_line(name)}
+# exclude = ["notes"]
+# mask = {{ email = "sha256" }}
+"""
+
+
+_SINKS = """\
+[[sink]]
+type = "ndjson"  # every change as a line of JSON
+path = "{name}-changes"
+
+# [[sink]]  # as many as you like; each follows the source by itself
+# type = "sql"
+# url = {{ env = "TARGET_URL" }}
+"""
+
+
+def _schemas(found: Database) -> list[str]:
+    return list(dict.fromkeys(t.table.schema for t in found.tables))
+
+
+def _rows(table: Found) -> str:
+    return "rows not counted" if table.rows is None else f"about {table.rows:,} rows"
+
+
+def pattern(table: TableName) -> str:
+    """The pattern that means this table alone."""
+    return f"{_quoted(table.schema)}.{_quoted(table.name)}"
+
+
+def _quoted(name: str) -> str:
+    plain = re.fullmatch(r'[^\s".,!*?\[\]]+', name)
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def _toml(text: str) -> str:
+    """A text as TOML has it."""
+    literal = '"' in text and not re.search(r"['\x00-\x1f\x7f]", text)
+    return f"'{text}'" if literal else json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _line(text: str) -> str:
+    """On one line, with nothing that a comment may not have."""
+    return re.sub(r"[\x00-\x1f\x7f]+", " ", text)

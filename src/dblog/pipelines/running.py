@@ -1,0 +1,317 @@
+"""A pipeline at work: one stream for each of its sinks, each with its own slot, checkpoint, spool and dumps.
+
+A stream that fails does not disturb the others, and one whose sink is away waits for it alone.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from dblog.errors import ConfigError, DBLogError, SinkError, SinkUnreachable
+from dblog.pipelines.config import Config, SinkConfig
+from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
+from dblog.pipelines.secrets import hiding
+from dblog.sinks.base import Place, Sink
+from dblog.sinks.route import Route
+from dblog.spark.failure import cause
+from dblog.spark.options import Options, read_options
+from dblog.state import open_store
+from dblog.state.pipeline import Pipeline
+
+DRAIN_SECONDS = 30.0
+"""So long a batch may still take when the pipeline is to stop."""
+LOOK_SECONDS = 0.05
+SETTLE_SECONDS = 5.0
+_STARTING = threading.Lock()
+"""Streams start one after the other: Spark gives a Python process ten seconds to come up, whatever else comes up."""
+
+KEPT = "stream"
+"""The file in a sink's folder that has the name of its stream."""
+JOINED = ("spark.jars.packages", "spark.sql.extensions")
+"""Settings of Spark that are lists: those of several sinks are put together."""
+
+Told = Callable[[str, str], None]
+"""Takes a stream's name and what there is to say of it."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a stream is."""
+
+    batch: int
+    position: int | None
+    seconds: float
+    at: str
+
+
+class Stream:
+    """The stream of one sink."""
+
+    def __init__(self, config: Config, sink: SinkConfig, told: Told) -> None:
+        self.sink_name = sink.name
+        self.folder = config.folder / sink.name
+        self.name = _stream_name(config, sink, self.folder)
+        self.routes: Sequence[Route] = sink.routes
+        self.sink: Sink = sink.maker(sink.settings, Place(self.name, config.path.absolute().parent))
+        self.options = {
+            **config.source,
+            "slot": self.name,
+            "pipeline": self.name,
+            "spool": f"{config.spool}/{sink.name}" if config.spool else str(self.folder / "spool"),
+            "deliver": "ranges",
+            "before": "true" if self.sink.before else "false",
+            **({} if config.state is None else {"state": config.state}),
+        }
+        self.read: Options = read_options(self.options)
+        self.error: DBLogError | None = None
+        self._every = config.every
+        self._hidden = hiding(config.secrets)
+        self._told = told
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._taking = False
+        self._taken = -1
+        self._delivery: Delivery | None = None
+        self._query: StreamingQuery | None = None
+        self._thread: threading.Thread | None = None
+
+    # -- before anything begins ------------------------------------------------------------------------------------
+
+    def check(self) -> DBLogError | None:
+        """What the sink finds wrong before anything begins."""
+        try:
+            self.sink.check()
+            return None
+        except DBLogError as error:
+            return self._said(error)
+
+    def set_throttle(self, throttle: Mapping[str, Any]) -> None:
+        if throttle and self.read.state != "off":
+            with closing(open_store(self.read.state)) as store:
+                pipeline = Pipeline(store, self.name)
+                pipeline.open()
+                pipeline.change(throttle)
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def start(self, spark: SparkSession, *, once: bool) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / KEPT).write_text(f"{self.name}\n", "utf-8")
+        self._thread = InheritableThread(
+            target=lambda: self._run(spark, once), name=f"dblog-stream-{self.sink_name}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
+
+    def reached(self) -> list[Reached]:
+        """The batches that Spark remembers, the newest last."""
+        query = self._query
+        return [] if query is None else [_reached(progress) for progress in query.recentProgress]
+
+    def take_no_more(self) -> None:
+        """The batch that is being written is the last; a sink that is away is not waited for."""
+        self._stopping.set()
+        if self._delivery is not None:
+            self._delivery.stop()
+
+    def stop(self, deadline: float) -> None:
+        """Wait until the last batch is written and committed, but not after the deadline, and end the query."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taking, max(0.0, deadline - time.monotonic()))
+        query = self._query
+        if query is None:
+            return
+        while query.isActive and not self._committed(query) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        if query.isActive:
+            query.stop()
+
+    def join(self, seconds: float) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _committed(self, query: StreamingQuery) -> bool:
+        """Whether Spark has written down that the last batch is delivered: its progress comes after that."""
+        last = query.lastProgress
+        return self._taken < 0 or (last is not None and last["batchId"] >= self._taken)
+
+    def _run(self, spark: SparkSession, once: bool) -> None:
+        try:
+            # jobs of several streams take turns, so that a slow one does not hold up the others
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            if not self._open(spark):
+                return
+            self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._tell)
+            with _STARTING:
+                self._query = self._started(spark, once)
+                self._settle(self._query)
+            if self._stopping.is_set():
+                self._query.stop()
+            self._query.awaitTermination()
+        except Exception as error:
+            if not self._stopping.is_set():
+                self.error = self.error or self._said(error)
+        finally:
+            self._close()
+            self._say_ended()
+
+    def _open(self, spark: SparkSession) -> bool:
+        """Open the sink, when it is there; False when there is no time for that any more."""
+        delay = FIRST_DELAY
+        while not self._stopping.is_set():
+            try:
+                self.sink.open(spark)
+                return True
+            except SinkUnreachable as error:
+                self._tell(f"the sink is away, next try in {delay:.0f} s: {error.message}")
+                self._stopping.wait(delay)
+                delay = min(2 * delay, LAST_DELAY)
+        return False
+
+    def _started(self, spark: SparkSession, once: bool) -> StreamingQuery:
+        rows = spark.readStream.format("dblog").options(**self.options).load()
+        writer = rows.writeStream.foreachBatch(self._take).queryName(self.name)
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        if once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{round(self._every * 1000)} milliseconds")
+        return writer.start()
+
+    def _settle(self, query: StreamingQuery) -> None:
+        """Wait a little for the source's process to answer."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while query.isActive and time.monotonic() < deadline and not self._stopping.is_set():
+            if query.lastProgress is not None or query.status["message"].startswith(("Processing", "Waiting")):
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        with self._changed:
+            if self._stopping.is_set():
+                raise SinkError("the pipeline is being stopped")
+            self._taking = True
+        try:
+            assert self._delivery is not None
+            self._delivery(frame, number)
+            self._taken = number
+        except Exception as error:
+            if not self._stopping.is_set():
+                self.error = self._said(error)
+            elif isinstance(error, SinkUnreachable):
+                self._tell("the sink is still away: it is given the batch when the pipeline runs again")
+            raise
+        finally:
+            with self._changed:
+                self._taking = False
+                self._changed.notify_all()
+
+    def _say_ended(self) -> None:
+        """Tell the state store, which the source's process does not know or had no time to do."""
+        if self.read.state == "off":
+            return
+        try:
+            with closing(open_store(self.read.state)) as store:
+                pipeline = Pipeline(store, self.name)
+                if self.error is None:
+                    pipeline.stopped()
+                else:
+                    pipeline.open()
+                    pipeline.say({**pipeline.status(), "state": "failed", "error": str(self.error)})
+        except DBLogError as error:
+            self._tell(error.message)
+
+    def _tell(self, text: str) -> None:
+        self._told(self.sink_name, self._hidden(text))
+
+    def _said(self, error: Exception) -> DBLogError:
+        """An error as people are told it."""
+        if isinstance(error, PySparkException):
+            error = cause(str(error))
+        if isinstance(error, DBLogError):
+            return type(error)(self._hidden(error.message), hint=error.hint and self._hidden(error.hint))
+        what = self._hidden(f"{type(error).__name__}: {error}")
+        return SinkError(f"sink {self.sink_name!r} failed: {what}", hint="dblog run --verbose shows more")
+
+    def _close(self) -> None:
+        try:
+            self.sink.close()
+        except Exception as error:
+            self.error = self.error or self._said(error)
+
+
+def streams_of(config: Config, told: Told) -> list[Stream]:
+    """The streams of a pipeline, not yet started. Raises ConfigError."""
+    if len(config.sinks) > 1 and any(name.lower() == "serverid" for name in config.source):
+        raise ConfigError(
+            f"{config.path}: source.options.serverId is one number, and each of the sinks needs its own",
+            hint="leave it out: each gets its own",
+        )
+    return [Stream(config, sink, told) for sink in config.sinks]
+
+
+def check_routes(streams: Sequence[Stream]) -> None:
+    """Whether the tables have what is said of them. Asks the database. Raises ConfigError."""
+    if not any(s.routes for s in streams):
+        return
+    tables = streams[0].read.source.tables()
+    for stream in streams:
+        for table, schema in tables.items():
+            route = next((r for r in stream.routes if r.pattern.matches(table)), None)
+            if route is not None:
+                route.check(schema)
+        for route in stream.routes:
+            if route.pattern.literal is not None and route.pattern.literal not in tables:
+                raise ConfigError(
+                    f"table.{route.pattern.text} matches no table that is followed",
+                    hint="the tables are " + ", ".join(map(str, tables)),
+                )
+
+
+def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
+    """What the session must be started with. Raises ConfigError when two sinks want different things."""
+    merged: dict[str, str] = {"spark.scheduler.mode": "FAIR"}
+    by: dict[str, str] = {}
+    for stream in streams:
+        for name, value in stream.sink.spark_settings.items():
+            if name in JOINED and name in merged:
+                merged[name] = ",".join(dict.fromkeys([*merged[name].split(","), *value.split(",")]))
+            elif name in by and merged[name] != value:
+                raise ConfigError(
+                    f"sinks {by[name]!r} and {stream.sink_name!r} want different values of {name!r}",
+                    hint="run them as two pipelines, in two files",
+                )
+            else:
+                merged[name] = value
+            by.setdefault(name, stream.sink_name)
+    return merged
+
+
+def _stream_name(config: Config, sink: SinkConfig, folder: Path) -> str:
+    """The only sink's stream is called like the pipeline. It keeps its name, and with it its slot, when others come."""
+    kept = folder / KEPT
+    if kept.exists():
+        return kept.read_text("utf-8").strip()
+    return config.name if config.alone else f"{config.name}_{sink.name}"
+
+
+def _reached(progress: Any) -> Reached:
+    end = progress["sources"][0]["endOffset"]
+    found = json.loads(end) if isinstance(end, str) else end
+    position = (found or {}).get("pos")
+    return Reached(progress["batchId"], position, progress["batchDuration"] / 1000, progress["timestamp"])

@@ -1,0 +1,119 @@
+"""Texts of a pipeline's file that come from elsewhere: of the environment, or of a file. They do not show themselves.
+
+"${HOME}/lake"              the variable's value; an error shows the text as it stands in the file
+{ env = "SHOP_PASSWORD" }   a secret; shown as ***
+{ file = "/run/secrets/x" } a secret; the file's text without the line's end
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from dblog.errors import ConfigError
+
+HIDDEN = "***"
+_VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Secret(str):
+    """A text that does not show itself where values are shown."""
+
+    def __repr__(self) -> str:
+        return repr(HIDDEN)
+
+
+class Filled(str):
+    """A text with values of the environment in it, which shows itself as it was written."""
+
+    written: str
+
+    def __repr__(self) -> str:
+        return repr(self.written)
+
+
+def filled(key: str, value: Any, folder: Path, *, secret: bool) -> Any:
+    """A value of the file with everything in its place. Raises ConfigError that names the key and what is not there."""
+    if isinstance(value, str):
+        return _text(key, value, secret=secret)
+    if isinstance(value, list):
+        return [filled(key, item, folder, secret=secret) for item in value]
+    if isinstance(value, dict):
+        if secret and set(value) in ({"env"}, {"file"}):
+            return _secret(key, value, folder)
+        return {name: filled(f"{key}.{name}", item, folder, secret=secret) for name, item in value.items()}
+    return value
+
+
+def _text(key: str, text: str, *, secret: bool) -> str:
+    """`$${NAME}` is written for a `${NAME}` that is meant so."""
+
+    def variable(match: re.Match[str]) -> str:
+        escaped, name = match.groups()
+        if escaped:
+            return match[0][1:]
+        if name not in os.environ:
+            raise ConfigError(
+                f"{key} names the environment variable {name!r}, which is not set",
+                hint=f"set it, or write $${{{name}}} for the text itself",
+            )
+        return os.environ[name]
+
+    result = _VARIABLE.sub(variable, text)
+    if secret:
+        return Secret(result)
+    if result == text:
+        return text
+    found = Filled(result)
+    found.written = text
+    return found
+
+
+def _secret(key: str, given: dict[str, Any], folder: Path) -> Secret:
+    ((kind, name),) = given.items()
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{key}.{kind} has the value {name!r}", hint="allowed is a name")
+    if kind == "env":
+        value = os.environ.get(name)
+        if not value:
+            raise ConfigError(f"{key} is in the environment variable {name!r}, which is not set", hint="set it")
+        return Secret(value)
+    path = folder / Path(name).expanduser()
+    try:
+        value = path.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(f"{key} is in the file {str(path)!r}, which cannot be read: {why}", hint="check it") from None
+    if not value:
+        raise ConfigError(f"{key} is in the file {str(path)!r}, which is empty", hint="write the secret into it")
+    return Secret(value)
+
+
+def with_password(url: str, password: str) -> Secret:
+    """The URL with a password for its user. Raises ConfigError when that makes no sense."""
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    user, at, host = place.rpartition("@")
+    if not at or not user:
+        raise ConfigError(
+            "source.password is given, and source.url names no user", hint="write postgresql://user@host/database"
+        )
+    if ":" in user:
+        raise ConfigError("source.url has a password, and there is source.password too", hint="leave out one")
+    return Secret(f"{scheme}://{user}:{quote(password, safe='')}@{host}{slash}{path}")
+
+
+def hiding(secrets: Iterable[str]) -> Callable[[str], str]:
+    """Makes of a text one in which none of these occurs."""
+    known = sorted({form for s in secrets if s for form in (str(s), quote(s, safe=""))}, key=len, reverse=True)
+
+    def hidden(text: str) -> str:
+        for secret in known:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+    return hidden
