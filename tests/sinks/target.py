@@ -1,0 +1,106 @@
+"""What a sink writes to, as the tests see it.
+
+A sink's tests describe its target by a class of their own, and get the whole suite for it:
+
+    class Table(Target):
+        sink = "sql"
+        ...
+
+    class TestSql(SinkSuite):
+        @pytest.fixture
+        def target(self, ...) -> Target: ...
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dblog.core.schema import Column, TableName
+from dblog.sinks.base import Place, Sink
+from dblog.sinks.settings import read_settings
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+
+SINKS = {
+    "sql": "dblog.sinks.sql:SqlSink",
+    "delta": "dblog.sinks.lake:DeltaSink",
+    "iceberg": "dblog.sinks.lake:IcebergSink",
+    "parquet": "dblog.sinks.parquet:ParquetSink",
+    "kafka": "dblog.sinks.kafka:KafkaSink",
+    "ndjson": "dblog.sinks.ndjson:NdjsonSink",
+    "stdout": "dblog.sinks.ndjson:StdoutSink",
+    "http": "dblog.sinks.http:HttpSink",
+    "python": "dblog.sinks.python:PythonSink",
+    "noop": "dblog.sinks.noop:NoopSink",
+    "memory": "tests.sinks.memory:MemorySink",
+    "memory log": "tests.sinks.memory:MemoryLogSink",
+}
+
+
+class Target(ABC):
+    """What the tests ask of a target. Tables are named as the route names them: as the source does unless told."""
+
+    sink: str
+    """The type in [[sink]]."""
+    exactly_once: bool = True
+    """A batch that is written again changes nothing."""
+    history: bool = False
+    """Every event is kept, not only the last state of a row."""
+    odd_names: bool = True
+    """Whether it can have columns with dots and spaces in their names."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The rest of [[sink]], values as TOML gives them."""
+
+    @abstractmethod
+    def rows(self, table: TableName) -> dict[Key, Row]:
+        """The current state by key, with the table's columns at least; nothing when there is no such table yet. Where
+        `history` is, what the events come to (`replayed`)."""
+
+    def events(self, table: TableName) -> list[dict[str, Any]]:
+        """Where `history` is: `op`, `lsn`, `seq` and `key` of every event, in the order they were written."""
+        raise NotImplementedError
+
+    def away(self) -> AbstractContextManager[None]:
+        """Nobody can reach it while the block runs. NotImplementedError where that cannot happen."""
+        raise NotImplementedError
+
+    def shown(self, column: Column, value: Any) -> Any:
+        """What `rows` has for a value that was delivered in a column: the same, unless it has no such type."""
+        return value
+
+    def make(self, folder: Path, **settings: Any) -> Sink:
+        """A sink that writes here."""
+        kind = sink_class(self.sink)
+        given = read_settings(f"sink {self.sink!r}", {**self.settings(), **settings}, kind.settings)
+        return kind(given, Place("test", folder))
+
+
+def sink_class(name: str) -> type[Sink]:
+    module, _, attribute = SINKS[name].partition(":")
+    found: type[Sink] = getattr(import_module(module), attribute)
+    return found
+
+
+def replayed(events: Iterable[Mapping[str, Any]]) -> dict[Key, Row]:
+    """The state that events come to: each has `op`, `lsn`, `seq`, `key`, `row` (all columns, the key's too) and
+    `unchanged` (names of columns, or None)."""
+    rows: dict[Key, Row] = {}
+    for event in sorted(events, key=lambda e: (e["lsn"], e["seq"])):
+        match event["op"]:
+            case "truncate":
+                rows.clear()
+            case "delete":
+                rows.pop(event["key"], None)
+            case _:
+                old = rows.get(event["key"], {}) if event["op"] != "create" else {}
+                kept = {name: old.get(name) for name in event.get("unchanged") or ()}
+                rows[event["key"]] = {**event["row"], **kept}
+    return rows
