@@ -195,9 +195,10 @@ class MySQL(Target):
                 begin = end
 
     def deletes(self, staged: Staged) -> str:
+        table = staged.table  # without an alias, which would be looked for in the session's own database
         return (
-            f"delete t from {staged.stage} as s straight_join {staged.table} as t on {staged.matching('t', 's')} "
-            f"where {newer('s', 't')} and s._gone and {staged.counted}"
+            f"delete {table} from {staged.stage} as s straight_join {table} on {staged.matching(table, 's')} "
+            f"where {newer('s', table)} and s._gone and {staged.counted}"
         )
 
     def tombstones(self, staged: Staged, least: int, after: tuple[int, int]) -> str:

@@ -192,7 +192,7 @@ class Postgres(Target):
 def _own_type(column: Column) -> str:
     """The source's own type, where it is one of PostgreSQL's and means the same in every database."""
     name = column.type
-    foreign = "." in name or name.startswith(("reg", "aclitem"))
+    foreign = "." in name or name.startswith(("reg", "aclitem", "box["))  # which has another separator in arrays
     other = column.arrow != pa.string() and name.startswith(("bit", "point"))
     return _foreign_type(column) if foreign or other else name
 
