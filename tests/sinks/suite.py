@@ -350,18 +350,18 @@ class SinkSuite:
         with pipeline(heartbeatSeconds=1) as running:
             running.follows()
             with away:
+                ((before,),) = table.execute("select pg_current_wal_insert_lsn() - '0/0'")
                 table.execute("update t set n = 1 where id <= 10", "delete from t where id = 20")
                 deadline = time.monotonic() + 30
                 while not running.said and time.monotonic() < deadline:
                     time.sleep(0.1)
-                held = _acknowledged(table)
                 table.execute("insert into t values (70, 1, 'meanwhile')")
                 time.sleep(4)
                 assert running.active
                 assert len(running.said) >= 2
-                assert _acknowledged(table) == held, "the source forgets what the target does not have"
+                assert _acknowledged(table) <= before, "the source forgets what the target does not have"
             running.follows()
-            running.until(lambda: _acknowledged(table) > held)
+            running.until(lambda: _acknowledged(table) > before)
 
     # -- columns that come and go -----------------------------------------------------------------------------
 
