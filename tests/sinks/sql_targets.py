@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ import pymysql.cursors
 
 from dblog.core.schema import Column, TableName
 from dblog.sources.mysql.connect import identifier as my_name
+from dblog.sources.postgres.connect import SESSION
 from dblog.sources.postgres.connect import identifier as pg_name
 from tests.conftest import Database, MySQLDatabase
 from tests.proxy import Proxy
@@ -61,7 +64,14 @@ class PostgresTarget(Target):
             "order by array_position(indkey, attnum)"
         )
         shown = ", ".join(_shown(pg_name(name), kind) for name, kind in types.items())
-        found = [dict(zip(types, row, strict=True)) for row in self.execute(f"select {shown} from {pg_name(*table)}")]
+        options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+        session = self.database.connect(options=options)
+        try:
+            with session.cursor() as cursor:
+                cursor.execute(f"select {shown} from {pg_name(*table)}")
+                found = [dict(zip(types, row, strict=True)) for row in cursor.fetchall()]
+        finally:
+            session.close()
         return {tuple(row[n] for (n,) in key): row for row in found}
 
     @contextmanager
@@ -82,7 +92,11 @@ def _shown(name: str, kind: str) -> str:
         return f"{name}::text{array}::bigint{array}"
     if kind.startswith(_AS_THEY_ARE) or (kind.startswith("numeric(") and int(kind[8:].partition(",")[0]) <= 38):
         return name
-    return f"{name}::text{array}"
+    # What a type prints is not always what its cast to text gives.
+    shown = "case when {0} is not null then format('%s', {0}) end"
+    if not array:
+        return shown.format(name)
+    return f"case when {name} is not null then array(select {shown.format('e')} from unnest({name}) e) end"
 
 
 class MySQLTarget(Target):
@@ -120,8 +134,11 @@ class MySQLTarget(Target):
         )
 
     def rows(self, table: TableName) -> dict[Key, Row]:
-        if not self.types(table):
+        types = self.types(table)
+        if not types:
             return {}
+        # A float is shown with six digits, unless one calculates with it.
+        names = (f"{my_name(n)} + 0e0 as {my_name(n)}" if kind == "float" else my_name(n) for n, kind in types.items())
         key = self.execute(
             "select column_name from information_schema.statistics where index_name = 'PRIMARY' and "
             f"table_schema = '{self.database.name}' and table_name = '{table.name}' order by seq_in_index"
@@ -130,7 +147,7 @@ class MySQLTarget(Target):
         try:
             with session.cursor() as cursor:
                 cursor.execute("set time_zone = '+00:00'")
-                cursor.execute(f"select * from {self.name(table)}")
+                cursor.execute(f"select {', '.join(names)} from {self.name(table)}")
                 return {tuple(row[n] for (n,) in key): row for row in cursor.fetchall()}
         finally:
             session.close()
@@ -156,13 +173,19 @@ class MySQLTarget(Target):
         self.database.drop()
 
 
-def _json(values: list[Any]) -> str:
-    def plain(value: Any) -> Any:
-        if isinstance(value, datetime.datetime):
-            return value.isoformat()
-        return str(value) if isinstance(value, datetime.date) else value
-
-    return json.dumps([plain(v) for v in values], separators=(",", ":"), ensure_ascii=False)
+def _json(value: Any) -> str:
+    """As Spark writes it."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        value = base64.b64encode(value).decode()
+    if isinstance(value, datetime.datetime):
+        value = value.isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, datetime.date):
+        value = str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def fresh_name() -> str:

@@ -69,9 +69,10 @@ class Books:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def taken(self, session: Session, batch: int, position: int, *, lock: bool = False) -> bool:
-        """Whether the target has a batch already. Its number alone does not say: they begin anew with a checkpoint."""
+        """Whether the target has a batch already. Its number alone does not say: with a new checkpoint they begin anew,
+        and go on in the log where the old ones ended."""
         found = self._record(session, " for update" if lock else "")
-        return found is not None and (position < found[1] or found == (batch, position))
+        return found is not None and (found == (batch, position) or (batch <= found[0] and position < found[1]))
 
     def _record(self, session: Session, lock: str = "") -> tuple[int, int] | None:
         where = f"from {self.name('batches')} where pipeline = {self._pipeline}"

@@ -9,7 +9,7 @@ What the target refuses is handed to the driver as a result, because Spark knows
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ class Load:
 
     target: Target
     stage: str
+    names: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -47,7 +48,8 @@ class Load:
                 try:
                     session = session or self.target.connect()
                     number = pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows)
-                    self.target.load(session, self.stage, batch.append_column("_task", number))
+                    named = pa.RecordBatch.from_arrays([*batch.columns, number], names=[*self.names, "_task"])
+                    self.target.load(session, self.stage, named)
                     rows += batch.num_rows
                 except SinkError as refused:
                     error = refused
@@ -58,9 +60,10 @@ class Load:
         yield pa.record_batch(told, names=["task", "rows", "error"])
 
 
-def load(rows: DataFrame, target: Target, stage: str) -> tuple[int, ...]:
-    """Put rows into a staging table; the tasks whose rows count. Raises SinkError."""
-    done = rows.mapInArrow(Load(target, stage), _DONE).collect()
+def load(rows: DataFrame, names: Sequence[str], target: Target, stage: str) -> tuple[int, ...]:
+    """Put rows, whose columns have these names there, into a staging table; the tasks whose rows count. Raises
+    SinkError."""
+    done = rows.mapInArrow(Load(target, stage, tuple(names)), _DONE).collect()
     for told in done:
         if told.error is not None:
             error = pickle.loads(told.error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -160,7 +160,7 @@ class MySQL(Target):
         try:
             yield
         finally:
-            if session.connection.open:
+            with suppress(SinkError):  # it ends with the session
                 session.run(f"select release_lock('{_LOCK}')")
 
     def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
@@ -173,7 +173,7 @@ class MySQL(Target):
         from pyspark.sql import functions as f
 
         column = f.col("`" + name.replace("`", "``") + "`")
-        return f.to_json(column).alias(name) if pa.types.is_list(kind) else column
+        return f.to_json(column) if pa.types.is_list(kind) else column
 
     def load(self, session: Session, stage: str, rows: pa.RecordBatch) -> None:
         cells = [_written(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -128,7 +128,7 @@ class Postgres(Target):
         try:
             yield
         finally:
-            if not session.connection.closed:
+            with suppress(SinkError):  # it ends with the session
                 session.run(f"select pg_advisory_unlock({_LOCK})")
 
     def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:

@@ -103,7 +103,8 @@ def holds(outer: str, inner: str) -> bool:
     if b in ("float", "real"):
         return a in ("double", "double precision")
     if b in _STRINGS and a in _STRINGS and _STRINGS[a] == _STRINGS[b]:
-        return bool(b1 and a1 >= b1) or (not a1 and a.startswith(("var", "character varying")))
+        varying = a.startswith(("var", "character varying"))  # others change the end of a value
+        return (varying and not a1) or bool(b1 and a1 >= b1 and (varying or a == b))
     if a == b and a in ("datetime", "timestamp", "time"):
         return a1 >= b1
     if a.endswith("blob"):
@@ -116,9 +117,7 @@ def holds(outer: str, inner: str) -> bool:
     return b == "enum" and a == "enum" and outer.startswith(inner.rstrip(")"))
 
 
-_STRINGS = {
-    "char": 1, "varchar": 1, "character": 1, "character varying": 1, "binary": 2, "varbinary": 2,
-}  # fmt: skip
+_STRINGS = {"char": 1, "varchar": 1, "character": 1, "character varying": 1, "binary": 2, "varbinary": 2}
 
 
 def _parts(kind: str) -> tuple[str, int, int, bool]:

@@ -143,7 +143,8 @@ class SqlSink(Sink):
         def stage(table: TableBatch) -> None:
             share = of[id(table)]
             if share.rows is not None:
-                share.tasks = load(self._prepared(share.rows, share), self._target, share.stage)
+                names = (*share.into.types, *STAGED[:-1])
+                share.tasks = load(self._prepared(share.rows, share, names), names, self._target, share.stage)
 
         batch.each(stage)
 
@@ -154,7 +155,7 @@ class SqlSink(Sink):
         options = self._target.table_options(session)
         session.run(f"{self._target.scratch} {share.stage} ({', '.join(columns)}){options}", f"creating {share.stage}")
 
-    def _prepared(self, rows: DataFrame, share: Share) -> DataFrame:
+    def _prepared(self, rows: DataFrame, share: Share, names: Sequence[str]) -> DataFrame:
         """The columns of the staging table. A soft delete is a row of which nothing but the key is known."""
         from pyspark.sql import functions as f
 
@@ -167,8 +168,8 @@ class SqlSink(Sink):
             whole = whole & ~gone
         rows = rows.withColumns({GONE: gone, "_gone": gone, "_unchanged": unchanged, "_whole": whole})
         kinds = {c.name: c.arrow for c in schema.columns} | {"_unchanged": pa.list_(pa.string())}
-        cells = [self._target.cell(n, kinds.get(n, pa.null())) for n in (*share.into.types, *STAGED[:-1])]
-        return rows.select(*cells)
+        cells = [self._target.cell(n, kinds.get(n, pa.null())) for n in names]
+        return rows.select(*(cell.alias(f"c{n}") for n, cell in enumerate(cells)))  # Spark stumbles over odd names
 
     # -- the transaction ---------------------------------------------------------------------------------------------
 
