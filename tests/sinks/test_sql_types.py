@@ -83,9 +83,10 @@ def _rows(database: MySQLDatabase, table: str) -> list[tuple[Any, ...]]:
     """All but the columns that the sink adds."""
     where = f"table_schema = '{database.name}' and table_name = '{table}'"
     names = database.execute(
-        f"select column_name from information_schema.columns where {where} order by ordinal_position"
+        f"select column_name, data_type from information_schema.columns where {where} order by ordinal_position"
     )
-    listed = ", ".join(f"`{n}`" for (n,) in names if not n.startswith("_"))
+    # A float is shown with few digits, unless one calculates with it.
+    listed = ", ".join(f"`{n}`" + " + 0e0" * (kind == "float") for n, kind in names if not n.startswith("_"))
     return database.execute("set time_zone = '+00:00'", f"select {listed} from {table} order by id") if names else []
 
 
