@@ -104,7 +104,7 @@ def _part(
         "catchup": lambda: catchup.measure(
             source, ours, size(source.catchup_changes), rounds, against_debezium=against_debezium
         ),
-        "dump": lambda: dump.measure(source, ours, size(1_000_000), rounds, against_debezium=against_debezium),
+        "dump": lambda: dump.measure(source, ours, size(source.dump_rows), rounds, against_debezium=against_debezium),
         "latency": lambda: latency.measure(source, ours, size(2_000_000), max(3.0, 15 * scale), min(rounds, 2)),
         "writers": lambda: writers.measure(
             postgres_only(), ours, size(10), size(2_000_000), max(3, int(10 * scale)), min(rounds, 2)
@@ -115,7 +115,7 @@ def _part(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="size of everything; 1 takes about ten minutes")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of everything; 1 takes about half an hour")
     parser.add_argument("--rounds", type=int, default=3, help="how often each comparison is made")
     parser.add_argument("--only", help="parts, separated by commas: " + ",".join(PARTS))
     parser.add_argument("--source", default="all", help="all, or some of, separated by commas: " + ",".join(SOURCES))

@@ -13,7 +13,7 @@ def measure(
 ) -> tuple[list[Figure], list[Target]]:
     limit: list[float] = []
     drains: list[Drain] = []
-    other: list[float] = []
+    other: dict[str, list[float]] = {form: [] for form in debezium.FORMATS}
     with database.readers(), ours.stream(table=f"{database.schema}.wide", dump="never") as stream:
         stream.drain()  # from here on it has a checkpoint
         for number in range(rounds):
@@ -29,7 +29,8 @@ def measure(
                     raise RuntimeError(f"{stretch.changes} changes were written, {drains[-1].rows} came")
 
             def compare(stretch: Stretch = stretch) -> None:
-                other.append(debezium.drain_log(database, stretch).rate)
+                for form, rates in other.items():
+                    rates.append(debezium.drain_log(database, stretch, form).rate)
 
             for side in rotated([receive, drain, *([compare] if against_debezium else [])], number):
                 side()
@@ -41,9 +42,10 @@ def measure(
     )
     against = f"catch-up, against {database.receiver.split(' to ')[0]}"
     figures, targets = [mine, whole, server], [ratio(against, mine, server, database.receiver_share)]
-    if other:
-        figures.append(Figure("catch-up", "Debezium, without its first quarter", tuple(other), "changes/s"))
-        targets.append(ratio("catch-up, against Debezium", mine, figures[-1], database.debezium_share))
+    for form, rates in other.items() if against_debezium else ():
+        figures.append(Figure("catch-up", f"Debezium ({form}), without its first quarter", tuple(rates), "changes/s"))
+        bound = database.debezium_share if form == debezium.COUNTED else None
+        targets.append(ratio(f"catch-up, against Debezium ({form})", mine, figures[-1], bound))
     return figures, targets
 
 

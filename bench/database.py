@@ -40,7 +40,8 @@ class Database(ABC):
     """The same for catch-up, measured by Debezium."""
     has_debezium: bool = True
     catchup_changes: int = 600_000
-    """Enough for our side to take some seconds."""
+    """Enough for our side to take some seconds, and for Java to do little else than the work."""
+    dump_rows: int = 3_000_000
     schema: str
     columns: str
     url: str
@@ -115,8 +116,8 @@ class Database(ABC):
         """Seconds that the `reader` takes for a table."""
 
     @abstractmethod
-    def debezium_follows(self, stretch: Stretch) -> Mapping[str, str]:
-        """The properties of Debezium's connector for the changes that wait."""
+    def debezium_follows(self, stretch: Stretch, form: str) -> Mapping[str, str]:
+        """The properties of Debezium's connector for the changes that wait; each form reads them once."""
 
     @abstractmethod
     def debezium_dumps(self, table: str, signals: str) -> AbstractContextManager[Mapping[str, str]]:

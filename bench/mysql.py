@@ -18,7 +18,7 @@ from dblog.sources.mysql.connect import connect, parse, server
 MEMORY = {"innodb_buffer_pool_size": "1G"}
 # No checkpoint in the middle of a measurement.
 REDO_LOG = {"MariaDB": {"innodb_log_file_size": "1G"}, "MySQL": {"innodb_redo_log_capacity": "2G"}}
-NUMBERS = 1_000_000
+NUMBERS = 3_000_000
 SERVER_ID = "7777"
 
 _ROW = """
@@ -50,7 +50,7 @@ class MySQL(Database):
 
     reader_share = 0.4
     debezium_share = 8.0
-    catchup_changes = 1_200_000
+    catchup_changes = 3_000_000
     schema = "bench"
     columns = """
         id bigint primary key, n int, name varchar(64), amount decimal(18,4), at timestamp(6) null, flag bool, doc json,
@@ -118,7 +118,7 @@ class MySQL(Database):
     def read_out(self, table: str) -> float:
         return self._run(self._client, "--quick", "-BN", "-e", f"select * from {table}", self.schema)
 
-    def debezium_follows(self, stretch: Stretch) -> Mapping[str, str]:
+    def debezium_follows(self, stretch: Stretch, form: str) -> Mapping[str, str]:
         return {**self._debezium(), "snapshot.mode": "recovery", "offset": json.dumps(stretch.begin)}
 
     @contextmanager

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psycopg2
 
 from bench.database import DELETES, INSERTS, UPDATES, Database, Stretch
+from bench.debezium import FORMATS
 from dblog.demo.server import PostgresServer
 
 SETTINGS = {
@@ -22,7 +23,7 @@ SETTINGS = {
     "wal_keep_size": "0",
 }
 
-SLOT_LIMIT, SLOT_DEBEZIUM = "bench_limit", "bench_debezium"
+SLOT_LIMIT = "bench_limit"
 
 # The row of id `g`: 191 bytes in COPY's binary format.
 _ROW = """
@@ -83,7 +84,9 @@ class Postgres(Database):
 
     @contextmanager
     def readers(self) -> Iterator[None]:
-        with self._slot(SLOT_LIMIT), self._slot(SLOT_DEBEZIUM):
+        with ExitStack() as stack:
+            for name in (SLOT_LIMIT, *map(_debezium_slot, FORMATS)):
+                stack.enter_context(self._slot(name))
             yield
 
     @contextmanager
@@ -125,8 +128,8 @@ class Postgres(Database):
         self.run(f"copy (select * from {table}) to '/dev/null' (format binary)")
         return time.monotonic() - begin
 
-    def debezium_follows(self, stretch: Stretch) -> Mapping[str, str]:
-        return self._debezium(SLOT_DEBEZIUM, "bench")
+    def debezium_follows(self, stretch: Stretch, form: str) -> Mapping[str, str]:
+        return self._debezium(_debezium_slot(form), "bench")
 
     @contextmanager
     def debezium_dumps(self, table: str, signals: str) -> Iterator[Mapping[str, str]]:
@@ -155,6 +158,10 @@ class Postgres(Database):
             "database.password": unquote(place.password or ""),
             "database.dbname": place.path[1:],
         }
+
+
+def _debezium_slot(form: str) -> str:
+    return f"bench_debezium_{form.lower()}"
 
 
 @contextmanager

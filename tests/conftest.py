@@ -66,6 +66,12 @@ EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if instal
 # One of each family is enough but for what a server writes and how it says it.
 MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
+WITH_SPARK = {
+    "spark": ("tests/spark/", "tests/cli/test_run"),
+    "sinks": ("tests/sinks/", "tests/unit/sinks/"),
+}
+"""What runs in one process, because it shares a Spark session."""
+
 
 def pytest_report_header() -> list[str]:
     lines = []
@@ -79,13 +85,13 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 2`: the tests with Spark, each of which keeps all cores busy, one after the other in one process, and
+    """With `-n 3`: the tests with Spark, each of which keeps all cores busy, one after the other in two processes, and
     first because they take the longest; every other test wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
 
     class OneSpark(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(("tests/spark/", "tests/cli/test_run")) else nodeid
+            return next((name for name, begin in WITH_SPARK.items() if nodeid.startswith(begin)), nodeid)
 
     return OneSpark(config, log)
 

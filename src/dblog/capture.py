@@ -14,15 +14,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from dblog.core.dump import REPAIR_LIMIT
-from dblog.core.event import Op
 from dblog.core.offset import Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
-from dblog.segments import Segment
+from dblog.segments import Segment, note_holes
 from dblog.sources.base import Commits, LogStream, Run, Source, joined
 from dblog.spool import LogWriter, Spool
 
@@ -36,6 +31,9 @@ ACKNOWLEDGE_SECONDS = 0.25
 MOST_TOKENS = 1000
 LAG_SECONDS = 2.0
 """How long it is believed that the log is late."""
+LATE_SECONDS = 2.0
+LATE_ROWS = 400_000
+LATE_WAIT = 0.5
 
 
 class Capture:
@@ -108,6 +106,17 @@ class Capture:
         """Wait until a row after the position is captured; whether there is one."""
         with self._attention() if eager else contextlib.nullcontext():
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
+
+    def wait_more(self, beyond: int) -> None:
+        """While the stream is late and much is coming, wait a little for more rows after the position: a batch costs
+        Spark much the same whatever its size."""
+        if self.lag > LATE_SECONDS:
+            self._wait(lambda: not self._rush or self._ahead(beyond, LATE_ROWS), LATE_WAIT)
+
+    def _ahead(self, beyond: int, rows: int) -> bool:
+        """Whether this many rows after the position, or as much as may be, are captured."""
+        captured = sum(f.rows for s in self._segments if s.end > beyond for f in s.files)
+        return captured >= rows or self._full()
 
     def wait_open(self) -> None:
         """Wait until the log has been opened: from then on it is known how the server's positions are counted."""
@@ -275,7 +284,11 @@ class Capture:
         publishable = self._open.dirty and self._open.end is not None
         patience = 0.1 if not publishable else 0.0 if waiting else 0.005
         runs = stream.read(patience, eager=self._awaited > 0)
-        self._rush = sum(run.nbytes for run in runs) > RUSH_BYTES
+        rush = sum(run.nbytes for run in runs) > RUSH_BYTES
+        if rush != self._rush:
+            with self._changed:
+                self._rush = rush
+                self._changed.notify_all()
         for run in runs:
             self._open.append(run)
             if run.token is not None or self._open.large:
@@ -359,7 +372,7 @@ class _OpenSegment:
                 self._writers[at] = self._capture._new_file(schema)
             self._writers[at].append(batch)
             self._rows += batch.num_rows
-            _add_holes(self._holes, schema, batch)
+            note_holes(self._holes, schema, batch)
         self._holes |= dict.fromkeys(run.replaced)
         self._nbytes += run.nbytes
         self._committed_at = run.committed_at or self._committed_at
@@ -374,26 +387,3 @@ class _OpenSegment:
     def abort(self) -> None:
         for writer in self._writers.values():
             writer.abort()
-
-
-def _add_holes(holes: dict[TableName, list[Key] | None], schema: TableSchema, batch: pa.RecordBatch) -> None:
-    """Note the keys of created rows (moved there by a key update) whose log entry lacks a column."""
-    unchanged = batch.column("_unchanged")
-    if unchanged.null_count == len(unchanged):
-        return
-    moved = batch.filter(pc.and_(pc.is_valid(unchanged), pc.equal(batch.column("_op"), int(Op.create))))
-    if not moved.num_rows:
-        return
-    known = holes.setdefault(schema.table, [])
-    nameable = all(_has_plain_text(moved.column(k).type) for k in schema.key)
-    if known is None or not nameable or len(known) + moved.num_rows > REPAIR_LIMIT:
-        holes[schema.table] = None
-        return
-    texts = [moved.column(k).cast(pa.string()).to_pylist() for k in schema.key]
-    known += zip(*texts, strict=True)
-
-
-def _has_plain_text(kind: pa.DataType) -> bool:
-    """Whether Arrow's text of a value of this type is one that the database reads as the same value."""
-    is_ = pa.types
-    return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))

@@ -285,6 +285,7 @@ class Planner:
         assert start.position is not None
         news = orders.new or any(c.failed or c.dump in orders.cancelled for c in start.dumps)
         if capture.wait_rows(start.position, 0.0 if news else POLL_SECONDS, eager=target is not None):
+            capture.wait_more(start.position)
             position = reach(capture.between(start.position, capture.position), start.position, limit)
         elif news or self._overdue(start.position, capture.position, target):
             # nothing of ours, but the log moves on: acknowledge that, and keep Spark's workers warm

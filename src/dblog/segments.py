@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from dblog.core.dump import REPAIR_LIMIT
+from dblog.core.event import Op
 from dblog.core.offset import Key
-from dblog.core.schema import TableName
+from dblog.core.schema import TableName, TableSchema
 from dblog.sources.base import Commits
 from dblog.spool import LogFile
 
@@ -84,3 +88,26 @@ def joined_holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key
             known = holes.setdefault(table, [])
             holes[table] = None if known is None or keys is None else [*known, *keys]
     return holes
+
+
+def note_holes(holes: dict[TableName, list[Key] | None], schema: TableSchema, batch: pa.RecordBatch) -> None:
+    """Note the keys of created rows (moved there by a key update) whose log entry lacks a column."""
+    unchanged = batch.column("_unchanged")
+    if unchanged.null_count == len(unchanged):
+        return
+    moved = batch.filter(pc.and_(pc.is_valid(unchanged), pc.equal(batch.column("_op"), int(Op.create))))
+    if not moved.num_rows:
+        return
+    known = holes.setdefault(schema.table, [])
+    nameable = all(_has_plain_text(moved.column(k).type) for k in schema.key)
+    if known is None or not nameable or len(known) + moved.num_rows > REPAIR_LIMIT:
+        holes[schema.table] = None
+        return
+    texts = [moved.column(k).cast(pa.string()).to_pylist() for k in schema.key]
+    known += zip(*texts, strict=True)
+
+
+def _has_plain_text(kind: pa.DataType) -> bool:
+    """Whether Arrow's text of a value of this type is one that the database reads as the same value."""
+    is_ = pa.types
+    return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))

@@ -217,3 +217,10 @@ def test_no_folder_is_needed_for_what_the_database_knows(database: Database, tmp
     database.execute("create table t (id int primary key)")
     dblog("tables", "--url", database.url, "--tables", "public.t", "--state", tmp_path / "absent" / "state.db")
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("command", [["slots"], ["slots", "list"], ["slots", "drop", "dblog_shop", "--yes"]])
+def test_mysql_has_no_slots(command: list[str], place: str) -> None:
+    result = dblog(*command, "--url", "mysql://app:secret@127.0.0.1/shop", code=2)
+    assert "MySQL and MariaDB have no replication slots" in result.stderr
+    assert "secret" not in result.stderr

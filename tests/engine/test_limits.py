@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dblog import capture
 from dblog.errors import SpoolError
 from tests.engine.conftest import MakeQuery, on_families, rows_of
 from tests.engine.query import Query
@@ -115,3 +116,22 @@ def test_a_spool_that_cannot_be_written_is_named(database: AnyDatabase, query: M
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolError, match=r"cannot use .* as the spool"):
         query(spool=str(tmp_path / "file" / "spool")).catch_up()
+
+
+def test_a_stream_that_is_late_takes_much_at_once(
+    database: AnyDatabase, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"LATE_ROWS": 100_000, "LATE_WAIT": 30.0, "RUSH_BYTES": 0}.items():
+        monkeypatch.setattr(capture, name, value)
+    database.execute("create table t (id int primary key, n int, note text)")
+    stream = query(dump="never")
+    stream.step()
+    stream.stop()
+    for first in range(0, 150_000, 10_000):
+        database.execute(
+            f"insert into t select i, 0, repeat('x', 70) from {database.series(first + 1, first + 10_000)}"
+        )
+    time.sleep(capture.LATE_SECONDS + 0.2)
+    while not stream.plan():
+        pass
+    assert count_batch(stream) >= 100_000

@@ -162,8 +162,8 @@ def test_a_port_that_is_taken_is_named_in_the_error() -> None:
 def test_a_port_lost_in_a_race_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = [taken.getsockname()[1]]
-        look = module._free_port
-        monkeypatch.setattr(module, "_free_port", lambda: free.pop() if free else look())
+        look = module.free_port
+        monkeypatch.setattr(module, "free_port", lambda: free.pop() if free else look())
         with PostgresServer(settings=FAST) as server:
             assert server.port != taken.getsockname()[1]
             assert ask(server.url(), "SELECT 1") == 1

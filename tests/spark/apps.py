@@ -19,6 +19,8 @@ import pyspark
 from tests.history import History
 
 ROOT = Path(__file__).parents[2]
+CONNECTORS = Path(sys.prefix) / "kafka" / "spark"
+"""Where `scripts/kafka.sh` puts Spark's connector for Kafka, so that no test waits for Spark to fetch it."""
 # Most of an application's life here is its start, which optimized code and a parallel collector only make longer.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -116,9 +118,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def spark_home(folder: Path) -> Path:
-    """Spark without the zip of its Python files, which each of its many Python processes would compile anew."""
+    """Spark without the zip of its Python files, which each of its many Python processes would compile anew, and with
+    the connectors that are there."""
     home = folder / "spark"
-    home.mkdir(exist_ok=True)
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    connectors = [f"spark.{part}.extraClassPath {CONNECTORS}/*\n" for part in ("driver", "executor")]
+    (home / "conf" / "spark-defaults.conf").write_text("".join(connectors))
     for part in ("bin", "jars"):
         if not (home / part).exists():
             (home / part).symlink_to(Path(pyspark.__file__).parent / part)

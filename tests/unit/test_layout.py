@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planner": LOG | {"state", "admission", "desk", "pacer", "retry"},
     "engine": LOG | {"state", "desk", "planner", "retry"},
     "spark": DRIVER | {"sources", "spark"},
-    "sinks": {"errors", "core", "sinks", "spark.json", "spark.envelope"},
+    "sinks": {"errors", "core", "sinks", "sources", "spark.json", "spark.envelope"},
     "pipelines": DRIVER | {"", "sources", "spark", "sinks", "pipelines"},
     "control": {"errors", "core", "state", "control"},
     "__init__": {"errors", "core", "spark"},
@@ -43,8 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Who may import an engine or a driver, at the top of a module or within a function.
 MAY_USE = {
     "pyspark": {"spark", "demo", "cli", "__init__", "sinks", "pipelines"},
-    "psycopg2": {"sources", "demo", "cli"},
-    "pymysql": {"sources", "demo"},
+    "psycopg2": {"sources", "demo", "cli", "sinks"},
+    "pymysql": {"sources", "demo", "sinks"},
     "fastapi": {"control"},
     "starlette": {"control"},
     "uvicorn": {"control"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -60,10 +60,9 @@ def list_without_asking(
 )
 def list_slots(url: Url, place: StatePlace = None, as_json: AsJson = False) -> None:
     """Show all replication slots of the database, who reads them, and how much log each keeps on the server."""
-    from dblog.sources.postgres.connect import connect
     from dblog.sources.postgres.slots import read_slots
 
-    with closing(connect(url, application_name="dblog slots")) as connection:
+    with closing(_connect(url)) as connection:
         found = read_slots(connection)
     owners = {s: p.name for s, p in _owners(place).items()}
     if as_json:
@@ -91,7 +90,6 @@ def drop(
 
     The stream that used it cannot go on from its checkpoint any more: it must dump the tables again.
     """
-    from dblog.sources.postgres.connect import connect
     from dblog.sources.postgres.slots import drop_slot
 
     owners = _owners(place)
@@ -105,7 +103,7 @@ def drop(
             f"replication slot {name!r} is that of pipeline {owners[name].name!r}, which runs",
             hint="stop the pipeline first",
         )
-    with closing(connect(url, application_name="dblog slots")) as connection:
+    with closing(_connect(url)) as connection:
         if not yes:
             _confirm(f"drop replication slot {name!r} of database {connection.info.dbname!r} for good?")
         published = drop_slot(connection, name, publication or name)
@@ -113,6 +111,18 @@ def drop(
         print_json({"dropped": name, "publication": (publication or name) if published else None})
     else:
         typer.echo(f"dropped slot {name}" + (f" and publication {publication or name}" if published else ""))
+
+
+def _connect(url: str) -> Any:
+    from dblog.sources.mysql.connect import SCHEMES
+    from dblog.sources.postgres.connect import connect
+
+    if url.partition("://")[0] in SCHEMES:
+        raise ConfigError(
+            "MySQL and MariaDB have no replication slots: they keep their log for a time, whoever reads it",
+            hint="dblog check tells whether that time is long enough",
+        )
+    return connect(url, application_name="dblog slots")
 
 
 def _confirm(question: str) -> None:

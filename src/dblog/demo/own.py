@@ -85,7 +85,7 @@ class OwnServer:
             if self._home is None:
                 self._prepare()
             for attempt in range(1, PORT_ATTEMPTS + 1):
-                self._port = self._port or _free_port()
+                self._port = self._port or free_port()
                 if self._launch():
                     return self
                 # Another process took the port between our look and the server's bind.
@@ -186,7 +186,8 @@ class OwnServer:
         raise NotImplementedError
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody has at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

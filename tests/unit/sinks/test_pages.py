@@ -14,6 +14,7 @@ from dblog.sinks.base import Sink
 from dblog.sinks.debezium import Debezium
 from dblog.sinks.formats import envelope
 from dblog.sinks.http import HttpSink
+from dblog.sinks.kafka import KafkaSink
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
 from dblog.sinks.python import PythonSink
 from tests.unit.sinks.test_formats import ROW, SCHEMA, changes, given, typed, values
@@ -21,7 +22,9 @@ from tests.unit.sinks.test_formats import ROW, SCHEMA, changes, given, typed, va
 PAGES = Path(__file__).parents[3] / "docs" / "sinks"
 
 
-@pytest.mark.parametrize(("page", "kind"), [("ndjson", NdjsonSink), ("http", HttpSink), ("python", PythonSink)])
+@pytest.mark.parametrize(
+    ("page", "kind"), [("ndjson", NdjsonSink), ("http", HttpSink), ("python", PythonSink), ("kafka", KafkaSink)]
+)
 def test_every_setting_is_on_the_sinks_page_as_the_code_has_it(page: str, kind: type[Sink]) -> None:
     rows = [line for line in (PAGES / f"{page}.md").read_text().splitlines() if line.startswith("| `")]
     wanted = []

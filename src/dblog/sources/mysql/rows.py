@@ -29,7 +29,7 @@ from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.partial import completed
 from dblog.sources.mysql.types import decode
 
-_BLOCK = 16384
+_BLOCK = 49152
 _FEW = 40
 """With fewer events than this, a walk in Python is faster than a step of arrays."""
 

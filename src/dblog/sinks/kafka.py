@@ -1,0 +1,225 @@
+"""Topics of a Kafka cluster that follow: every change is an event, its key is the row's.
+
+The changes of a topic are written by one task, in commit order, by a producer that neither reorders nor repeats when it
+tries again. A batch that is given again is written again: at least once, in order, and each value has its place.
+
+    a delete      its event, then a tombstone: the same key without a value, so that a compacted topic forgets the row
+    a truncate    an event in every partition, so that it stands before and after what it should everywhere; its key has
+                  no columns, because compacted topics refuse events without a key
+    dump rows     in parallel: none of their keys is in the changes of the batch
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from string import Formatter as Pattern
+from typing import TYPE_CHECKING, Any
+
+from dblog.core.schema import TableName
+from dblog.errors import ConfigError, SinkError, SinkUnreachable
+from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
+from dblog.sinks.kafka_topics import Topics, failure
+from dblog.sinks.packages import PACKAGE, check_loaded, package_of
+from dblog.sinks.settings import Setting, flag, mapping, number, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+IN_SPARK = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
+"""What the connector asks for and every Spark has."""
+ORDER = {"enable.idempotence": "true", "acks": "all", "max.in.flight.requests.per.connection": "5"}
+"""What keeps events in order and on disk."""
+FIXED = (*ORDER, "bootstrap.servers", "key.serializer", "value.serializer", "transactional.id")
+PATIENCE = {"request.timeout.ms": "15000", "max.block.ms": "20000", "delivery.timeout.ms": "60000"}
+"""How long a broker may take before it is said to be away."""
+REACH_SECONDS = 5.0
+REDACTED = "(?i)url|^kafka[.]"
+"""Options that Spark does not show in plans: the usual, and all that goes to Kafka."""
+
+
+class KafkaSink(Sink):
+    """A topic for each table, or one for many."""
+
+    settings = (
+        Setting("servers", "where the cluster is", text("host:port, several of them separated by commas")),
+        Setting(
+            "topic",
+            "the topic of a table; without {table} several tables share one",
+            text("a name, with {schema} and {table} for those of the table"),
+            default="{schema}.{table}",
+        ),
+        FORMAT,
+        OLD_ROWS,
+        Setting("tombstones", "whether a delete is followed by an event without value", flag(), default=True),
+        Setting("partitions", "of topics that are created; 0 leaves it to the cluster", number(0, 10000), default=0),
+        Setting("topic_options", "of topics that are created, as cleanup.policy", mapping(), default={}),
+        Setting("options", "of Kafka's producer, as security.protocol", mapping(), default={}, secret=True),
+        PACKAGE,
+    )
+
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+        super().__init__(given, place)
+        self._options = {**PATIENCE, **given["options"], **ORDER, "bootstrap.servers": given["servers"]}
+        self._owners: dict[str, TableName] = {}
+        self._known: set[str] = set()
+
+    @property
+    def before(self) -> bool:
+        return bool(self.given["before"])
+
+    @property
+    def spark_settings(self) -> Mapping[str, str]:
+        hidden = {"spark.sql.redaction.options.regex": REDACTED}
+        if self._package is None:
+            return hidden
+        return {**hidden, "spark.jars.packages": self._package, "spark.jars.excludes": IN_SPARK}
+
+    @property
+    def _package(self) -> str | None:
+        return package_of("kafka", self.given["package"])
+
+    @property
+    def _shared(self) -> bool:
+        """Whether a topic has several tables by intent."""
+        return "{table}" not in self.given["topic"]
+
+    @property
+    def _own_format(self) -> bool:
+        """Whether the formatter is the user's."""
+        return ":" in self.given["format"]
+
+    def check(self) -> None:
+        _check_pattern(self.given["topic"])
+        if ours := sorted(set(self.given["options"]) & set(FIXED)):
+            raise ConfigError(f"the options {ours} of kafka cannot be set", hint="the order of events depends on them")
+        formatter(self.given["format"], self.place)
+        self._reach()
+
+    def open(self, spark: SparkSession) -> None:
+        check_loaded(spark, "kafka", CONNECTOR, self._package)
+        self._topics = Topics(spark, self._options)
+        self._form = formatter(self.given["format"], self.place)
+
+    def write(self, batch: Batch) -> None:
+        self._reach()  # a producer takes its time to find out
+        found: dict[str, list[TableBatch]] = {}
+        for table in batch.tables:
+            found.setdefault(self._topic(table.schema.table), []).append(table)
+        try:
+            partitions = self._partitions(found)
+            frames = [part for name, tables in found.items() for part in self._parts(name, tables, partitions)]
+            rows = reduce(lambda a, b: a.union(b), frames)
+            rows.write.format("kafka").options(**{f"kafka.{n}": v for n, v in self._options.items()}).save()
+        except Exception as error:
+            self._known.clear()
+            raise failure(error, self.given["options"].values()) from None
+
+    # -- what is written ---------------------------------------------------------------------------------------
+
+    def _parts(self, topic: str, tables: Sequence[TableBatch], partitions: Mapping[str, int]) -> list[DataFrame]:
+        """The events of a topic: its changes as one partition in order, and rows of dumps."""
+        from pyspark.sql import functions as f
+
+        name = f.lit(topic).alias("topic")
+        changes = [self._events(t, t.changes) for t in tables if t.changes is not None]
+        rows = [self._events(t, t.rows) for t in tables if t.rows is not None]
+        parts = [part.select(name, f.lit(None).cast("int").alias("partition"), "key", "value") for part in rows]
+        if changes:
+            whole = _in_order(changes).select("key", f.inline(self._copies(partitions.get(topic, 1))))
+            parts.append(whole.select(name, "partition", "key", "value"))
+        return parts
+
+    def _events(self, table: TableBatch, frame: DataFrame) -> DataFrame:
+        """Where tables share a topic they do not share keys; a user's own formatter sees to that itself. A truncate has
+        a key everywhere."""
+        from pyspark.sql import functions as f
+
+        made = events(table, frame, self._form)
+        name = table.schema.table
+        key, emptied = f.col("key"), f.when(f.col("_op") == "truncate", f.lit("{}"))
+        if not self._shared:
+            return made.withColumn("key", f.coalesce(key, emptied))
+        beginning = f'{{"schema":{json.dumps(name.schema)},"table":{json.dumps(name.name)},"key":'
+        with_table = [f.concat(f.lit(beginning), part, f.lit("}")) for part in (key, emptied)]
+        return made.withColumn("key", f.coalesce(key if self._own_format else with_table[0], with_table[1]))
+
+    def _copies(self, partitions: int) -> Column:
+        """What an event is written as: an array of partition, null where the key decides, and value."""
+        from pyspark.sql import functions as f
+
+        def written(partition: Column, value: Column) -> Column:
+            return f.struct(partition.cast("int").alias("partition"), value.cast("string").alias("value"))
+
+        once = f.array(written(f.lit(None), f.col("value")))
+        everywhere = f.transform(f.sequence(f.lit(0), f.lit(partitions - 1)), lambda n: written(n, f.col("value")))
+        copies = f.when(f.col("_op") == "truncate", everywhere)
+        if self.given["tombstones"]:
+            tombstone = f.array(written(f.lit(None), f.lit(None)))
+            buried = (f.col("_op") == "delete") & f.col("value").isNotNull()
+            copies = copies.when(buried, f.concat(once, tombstone))
+        return copies.otherwise(once)
+
+    # -- where ---------------------------------------------------------------------------------------------------
+
+    def _topic(self, table: TableName) -> str:
+        """The topic of a table. What a topic's name cannot have becomes an underscore."""
+        name = re.sub(r"[^a-zA-Z0-9._-]", "_", self.given["topic"].format(schema=table.schema, table=table.name))
+        name = name.lstrip(".") if not table.schema else name
+        owner = self._owners.setdefault(name, table)
+        if owner != table and not self._shared:
+            raise SinkError(
+                f"the tables {str(owner)!r} and {str(table)!r} would have the same topic, {name!r}",
+                hint="use both {schema} and {table} in topic, or give one of the tables another target",
+            )
+        return name
+
+    def _partitions(self, found: Mapping[str, Sequence[TableBatch]]) -> dict[str, int]:
+        """How many partitions the topics have in which a table is emptied. Topics that are not there are made."""
+        if new := found.keys() - self._known:
+            self._topics.create(new, self.given["partitions"], self.given["topic_options"])
+            self._known |= new
+        emptied = [name for name, tables in found.items() if any(t.truncated for t in tables)]
+        return self._topics.partitions(emptied) if emptied else {}
+
+    def _reach(self) -> None:
+        """Whether anybody answers at any of the servers. Raises ConfigError or SinkUnreachable."""
+        said = []
+        for host, port in [_address(server.strip()) for server in self.given["servers"].split(",")]:
+            try:
+                socket.create_connection((host, port), REACH_SECONDS).close()
+                return
+            except OSError as error:
+                said.append(f"{host}:{port}: {error}")
+        raise SinkUnreachable(f"no kafka server can be reached: {'; '.join(said)}", hint="check the setting servers")
+
+
+def _in_order(changes: Sequence[DataFrame]) -> DataFrame:
+    """Events as one partition. Those of one table are in order already."""
+    if len(changes) == 1:
+        return changes[0].coalesce(1)
+    return reduce(lambda a, b: a.union(b), changes).repartition(1).sortWithinPartitions("_lsn", "_seq")
+
+
+def _check_pattern(topic: str) -> None:
+    hint = "allowed are letters, digits, '.', '_', '-' and the names {schema} and {table}"
+    try:
+        parts = list(Pattern().parse(topic))
+    except ValueError as error:
+        raise ConfigError(f"setting 'topic' has the value {topic!r}: {error}", hint=hint) from None
+    if any(name not in (None, "schema", "table") or form or cast for _, name, form, cast in parts):
+        raise ConfigError(f"setting 'topic' has the value {topic!r}", hint=hint)
+    if not all(re.fullmatch(r"[a-zA-Z0-9._-]*", text) for text, *_ in parts):
+        raise ConfigError(f"setting 'topic' has the value {topic!r}", hint=hint)
+
+
+def _address(server: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\s\[\]]+))(?::(\d{1,5}))", server)
+    if not found:
+        raise ConfigError(f"setting 'servers' has {server!r}", hint="allowed is host:port, several separated by commas")
+    return found[1] or found[2], int(found[3])

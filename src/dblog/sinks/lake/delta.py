@@ -1,0 +1,78 @@
+"""The sink `delta`: tables of Delta Lake, by their folder or in a catalog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql.types import ArrayType, DataType, TimestampNTZType
+
+from dblog.core.schema import TableName
+from dblog.sinks.base import Batch
+from dblog.sinks.folder import Folder, folder_name
+from dblog.sinks.lake.sink import LakeSink, Mark
+from dblog.sinks.lake.target import quoted
+
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+ODD = set(" ,;{}()\n\t=")
+"""Characters that a column's name may have only when Delta maps names to files by ids of its own."""
+LOOK_BACK = 1000
+"""So many commits are searched for the last mark. Others may have committed since: compaction, say."""
+
+
+class DeltaSink(LakeSink):
+    """Delta tables that follow the source's. The mark is the commit's `userMetadata`."""
+
+    format = "delta"
+    needed = CATALOG
+
+    @property
+    def spark_settings(self) -> Mapping[str, str]:
+        catalog = self.given["catalog"] or "spark_catalog"
+        return {
+            **super().spark_settings,
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": CATALOG,
+            **{f"spark.sql.catalog.{catalog}.{name}": value for name, value in self.given["options"].items()},
+        }
+
+    def _name(self, table: TableName) -> str:
+        if self.given["path"] is not None:
+            folder = Folder.of(self.given["path"], self.place) / folder_name(table)
+            return f"delta.{quoted(folder.uri)}"
+        return f"{self._room(table)}.{quoted(table.name)}"
+
+    def _room(self, table: TableName) -> str:
+        return f"{quoted(self.given['catalog'])}.{quoted(self.given['database'] or table.schema or 'default')}"
+
+    def _make_room(self, table: TableName) -> None:
+        if self.given["path"] is None:
+            self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._room(table)}")
+
+    def _properties(self, columns: Mapping[str, DataType], *, widened: bool) -> dict[str, str]:
+        """Features are asked for when they are needed: a table that has them shuts older readers out."""
+        found = {}
+        if any(ODD & set(name) for name in columns):
+            found["delta.columnMapping.mode"] = "name"
+        if any(_has_local_times(kind) for kind in columns.values()):
+            found["delta.feature.timestampNtz"] = "supported"
+        if widened:
+            found["delta.enableTypeWidening"] = "true"
+        return found
+
+    def _mark(self, batch: Batch) -> Mapping[str, str]:
+        mark = {"dblog": self.place.pipeline, "batch": batch.id, "position": batch.position}
+        return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(mark)}
+
+    def _last_mark(self, name: str) -> Mark | None:
+        from pyspark.sql import functions as f
+
+        marks = f.from_json("userMetadata", "dblog string, batch bigint, position bigint").alias("mark")
+        history = self._spark.sql(f"DESCRIBE HISTORY {name} LIMIT {LOOK_BACK}").select("version", marks)
+        ours = history.where(f.col("mark.dblog") == self.place.pipeline).orderBy(f.desc("version"))
+        found = ours.select("mark.batch", "mark.position").first()
+        return Mark(*found) if found else None
+
+
+def _has_local_times(kind: DataType) -> bool:
+    return isinstance(kind, TimestampNTZType) or (isinstance(kind, ArrayType) and _has_local_times(kind.elementType))

@@ -1,0 +1,100 @@
+"""The columns of a table in the lake, and how they follow the source's.
+
+A column fits when every value of the source's type is exactly a value of the target's. One that does not is made to fit
+(`evolve`), left out (`ignore`) or ends the pipeline (`fail`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+)
+
+from dblog.errors import ConfigError, SinkError
+
+_WHOLE: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+"""The decimal digits of whole numbers, the narrowest first."""
+
+
+def quoted(name: str) -> str:
+    """A name for Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def columns_of(schema: StructType) -> dict[str, DataType]:
+    return {field.name: field.dataType for field in schema}
+
+
+def fits(kind: DataType, target: DataType) -> bool:
+    """Whether every value of a type is exactly one of the target's type."""
+    if kind == target:
+        return True
+    if isinstance(kind, ArrayType) and isinstance(target, ArrayType):
+        return fits(kind.elementType, target.elementType)
+    digits = _WHOLE.get(type(kind))
+    if digits is not None:
+        if isinstance(target, DecimalType):
+            return target.precision - target.scale >= digits
+        if isinstance(target, DoubleType):
+            return digits <= 10
+        return digits <= _WHOLE.get(type(target), 0)
+    if isinstance(kind, DecimalType) and isinstance(target, DecimalType):
+        return target.scale >= kind.scale and target.precision - target.scale >= kind.precision - kind.scale
+    pairs = [(FloatType, DoubleType), (DateType, TimestampNTZType)]
+    return any(isinstance(kind, a) and isinstance(target, b) for a, b in pairs)
+
+
+def check_names(table: str, names: Sequence[str], ours: Sequence[str]) -> None:
+    """Columns of a lake differ in more than case, and some are ours."""
+    taken = {name.lower() for name in ours}
+    for name in names:
+        if name.lower() in taken:
+            raise ConfigError(
+                f"{table} cannot have the column {name!r} in the lake: there is one of that name, in whatever case",
+                hint="rename it for this table, or exclude it",
+            )
+        taken.add(name.lower())
+
+
+class Fit:
+    """What is to be done so that rows fit a table."""
+
+    def __init__(self, name: str, source: Mapping[str, DataType], target: Mapping[str, DataType], mode: str) -> None:
+        names = {column.lower(): column for column in target}
+        self.new = {c: kind for c, kind in source.items() if c.lower() not in names}
+        self.wider: dict[str, DataType] = {}
+        """Columns of the target that are to get another type."""
+        self.left_out: set[str] = set()
+        wrong = {
+            c: kind for c, kind in source.items() if c not in self.new and not fits(kind, target[names[c.lower()]])
+        }
+        if mode == "fail" and (self.new or wrong):
+            raise SinkError(
+                f"the source of {name} has columns that it does not have: "
+                + ", ".join(f"{c!r} ({kind.simpleString()})" for c, kind in {**self.new, **wrong}.items()),
+                hint="set schema_changes = evolve, which adds them",
+            )
+        if mode == "ignore":
+            self.left_out, self.new = {*self.new, *wrong}, {}
+            return
+        for column, kind in wrong.items():
+            old = target[names[column.lower()]]
+            if not fits(old, kind):
+                raise SinkError(
+                    f"the column {column!r} of {name} is {old.simpleString()}, and cannot become {kind.simpleString()}",
+                    hint="set schema_changes = ignore to leave the column as it is, or write to a new table",
+                )
+            self.wider[column] = kind

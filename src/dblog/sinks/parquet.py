@@ -1,0 +1,140 @@
+"""The sink `parquet`: a change log in files that every engine reads, with no connector.
+
+    <folder>/<schema>.<table>/batch=<id>/part-*.parquet
+
+A batch is written beside, moved to its place, and then gets a file `_dblog`, which readers pass over: where that is,
+the batch has been taken, and is left as it is when it comes again. Where it is not, what there is of it is replaced.
+The file says at which position of the log the batch ends: a stream that begins anew counts its batches from the
+beginning, and must not be taken for the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dblog.errors import SinkError, SinkUnreachable
+from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.folder import Folder, folder_name
+from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
+from dblog.sinks.storage import Files, reached
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WRITING = "_writing"
+"""Where a table's batches are until they are whole."""
+MARK = "_dblog"
+
+EXACT = {
+    # Else moments are written as 96 bits, which other readers take for nanoseconds, and days before 1582 are refused.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+"""Settings of Spark for files in which every value is what it was."""
+
+
+class ParquetSink(Sink):
+    """Appends every change and every row of a dump to files, exactly once."""
+
+    settings = (
+        Setting("path", "the folder, or an address that Spark can write to", text("a path or an address")),
+        Setting("compression", "of the files", choice("zstd", "snappy", "gzip", "none"), default="zstd"),
+        SCHEMA_CHANGES,
+    )
+
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+        super().__init__(given, place)
+        self._folder = Folder.of(given["path"], place).uri.rstrip("/")
+        self._columns: dict[str, dict[str, str]] = {}
+
+    @property
+    def spark_settings(self) -> Mapping[str, str]:
+        return EXACT
+
+    def check(self) -> None:
+        if "://" in self._folder:  # only Spark can tell
+            return
+        try:
+            Path(self._folder).mkdir(parents=True, exist_ok=True)
+        except PermissionError as error:
+            raise SinkError(f"cannot write to {self._folder!r}: {error}", hint="see that it can be written") from None
+        except OSError as error:
+            raise SinkUnreachable(f"cannot write to {self._folder!r}: {error}", hint="see that it is there") from None
+
+    def open(self, spark: SparkSession) -> None:
+        self._files = Files(spark)
+
+    def write(self, batch: Batch) -> None:
+        batch.each(lambda table: self._write(batch, table))
+
+    def _write(self, batch: Batch, table: TableBatch) -> None:
+        home = f"{self._folder}/{folder_name(table.schema.table)}"
+        to, beside = f"{home}/batch={batch.id}", f"{home}/{WRITING}/batch={batch.id}"
+        with reached(self._folder):
+            if self._files.exists(f"{to}/{MARK}"):
+                self._same(to, batch)
+                return
+            frame = self._fitting(home, everything(table), table)
+            for begun in (beside, to):
+                self._files.remove(begun)
+            self._files.make(beside)
+            frame.write.mode("overwrite").option("compression", self.given["compression"]).parquet(beside)
+            columns = {field.name: field.dataType.simpleString() for field in frame.schema}
+            mark = {"pipeline": self.place.pipeline, "position": batch.position, "columns": columns}
+            self._files.move(beside, to)
+            self._files.put(f"{to}/{MARK}", json.dumps(mark))
+        self._columns[home] = columns
+
+    def _same(self, folder: str, batch: Batch) -> None:
+        """Whether the batch that is there is this one."""
+        found = json.loads(self._files.get(f"{folder}/{MARK}"))
+        if found["position"] != batch.position:
+            raise SinkError(
+                f"{folder!r} has the batch {batch.id} of an earlier stream, which ended at another position",
+                hint="a stream that begins anew needs a new folder; move the old one away",
+            )
+
+    def _fitting(self, home: str, frame: DataFrame, table: TableBatch) -> DataFrame:
+        """The rows with the columns that the target is to have."""
+        from pyspark.sql import functions as f
+
+        known = self._columns.get(home) or self._last_columns(home)
+        mode = self.given["schema_changes"]
+        if known is None or mode == "evolve":
+            return frame
+        new = {
+            c.name: c.dataType.simpleString() for c in frame.schema if known.get(c.name) != c.dataType.simpleString()
+        }
+        if new and mode == "fail":
+            raise SinkError(
+                f"{table.source} has columns that {home!r} does not have: "
+                + ", ".join(f"{name!r} ({kind})" for name, kind in new.items()),
+                hint="set schema_changes = evolve, which adds them",
+            )
+        values = [
+            f.lit(None).cast(known[c]).alias(c) if c in new else f.col(quoted(c)) for c in frame.columns if c in known
+        ]
+        return frame.select(*values)
+
+    def _last_columns(self, home: str) -> dict[str, str] | None:
+        matches = (re.fullmatch(r"batch=(\d+)", name) for name in self._files.names(home))
+        for number in sorted((int(match[1]) for match in matches if match), reverse=True):
+            if self._files.exists(mark := f"{home}/batch={number}/{MARK}"):
+                found: dict[str, str] = json.loads(self._files.get(mark))["columns"]
+                return found
+        return None
+
+
+def everything(table: TableBatch) -> DataFrame:
+    """All that a batch has for a table: the changes, in order, then the rows of dumps."""
+    parts = [part for part in (table.changes, table.rows) if part is not None]
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def quoted(name: str) -> str:
+    """A column's name for Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,297 @@
+"""MySQL and MariaDB as targets: rows by INSERTs of many rows, one statement with ON DUPLICATE KEY.
+
+LOAD DATA LOCAL would be the server's other way to take many rows. It is switched off on most servers, and where it is
+not, it turns every value that does not fit into a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pymysql.err
+
+from dblog.core.schema import Column, TableName, TableSchema
+from dblog.errors import DBLogError, SinkError, SinkUnreachable
+from dblog.sinks.sql import text
+from dblog.sinks.sql.shape import Found, of_mysql
+from dblog.sinks.sql.target import Session, Staged, Target, newer, refused
+from dblog.sources.mysql.connect import RIGHTS, connect, identifier, parse, server, translate
+from dblog.sources.mysql.flavor import MARIADB
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+_TYPES: dict[pa.DataType, str] = {
+    pa.bool_(): "tinyint(1)",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "longtext",
+    pa.binary(): "longblob",
+    pa.date32(): "date",
+    pa.timestamp("us"): "datetime(6)",
+    pa.timestamp("us", tz="UTC"): "datetime(6)",
+}
+_OWN_TEXT = re.compile(r"(char|varchar|time|decimal)(\([\d,]+\))?( unsigned)?|(enum|set)\(.*\)|json", re.DOTALL)
+_OWN_BYTES = re.compile(r"(tiny|medium|long)?blob|(var)?binary\(\d+\)")
+_COMPRESSED = re.compile(r" /\*.*\*/$")
+_LENGTH = re.compile(r"(char|varchar|character|character varying)\((\d+)\)")
+
+INDEX_BYTES, ROW_BYTES = 3072, 60_000
+"""What the server allows for a key and, less some room, for all columns of a row that it does not store apart."""
+STATEMENT_BYTES = 1 << 20
+_LOCK, _WAIT_SECONDS = "dblog definitions", 60
+_LIMITS = {1040, 1203, 1226}
+_VALUES = {1048, 1264, 1265, 1292, 1366, 1406, 1411, 3140, 4025}
+
+
+@dataclass(frozen=True, repr=False)
+class MySQL(Target):
+    """A server of MySQL or MariaDB; its databases are what others call schemas."""
+
+    url: str
+
+    any_text = "longtext"
+    scratch = "create table"
+    moment = "datetime(6)"
+    short_text = "varchar(190)"
+    unchanged = "longtext"
+
+    @property
+    def schema(self) -> str:  # type: ignore[override]
+        found = parse(self.url).database
+        if not found:
+            raise SinkError("the setting 'url' names no database", hint="append it, or set schema")
+        return found
+
+    def connect(self) -> Session:
+        try:
+            # The database may not be there yet, and every name says its own.
+            return Session(self, connect(replace(parse(self.url), database="")))
+        except DBLogError as error:
+            raise refused(error) from error
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.err.MySQLError, OSError) as exc:
+            address = parse(self.url)
+            error = translate(exc, doing, secrets=address.secrets)
+            number = exc.args[0] if exc.args else 0
+            if number in _LIMITS:
+                raise SinkUnreachable(error.message, hint=error.hint) from exc
+            hint = None
+            if number in RIGHTS:
+                rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
+                hint = f"GRANT {rights} ON ... TO {address.user}, for the tables' databases and the one of 'records'"
+            elif number in _VALUES:
+                hint = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
+            elif number == 1071:
+                hint = "a key of the target has at most 3072 bytes: create the table by hand with a shorter one"
+            raise refused(error, hint) from exc
+
+    def quoted(self, *names: str) -> str:
+        return identifier(*names)
+
+    def literal(self, text: str) -> str:
+        return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+    # -- definitions -------------------------------------------------------------------------------------------------
+
+    def types(self, schema: TableSchema) -> dict[str, str]:
+        own = of_mysql(schema)
+        open_ended = [
+            c for c in schema.columns if c.name in schema.key and _type(c, own=own) in ("longtext", "longblob")
+        ]
+        share = (INDEX_BYTES - 40 * len(schema.key)) // max(len(open_ended), 1)
+        found = {c.name: _type(c, own=own) for c in schema.columns}
+        for column in open_ended:
+            text = found[column.name] == "longtext"
+            found[column.name] = f"varchar({share // 4})" if text else f"varbinary({share})"
+        if sum(map(_bytes, found.values())) > ROW_BYTES:
+            wide = {name for name, kind in found.items() if kind.startswith("var") and name not in schema.key}
+            found |= {name: "longtext" if found[name].startswith("varchar") else "longblob" for name in wide}
+        return found
+
+    def found(self, session: Session, table: TableName) -> Found | None:
+        where = f"where table_schema = {self.literal(table.schema)} and table_name = {self.literal(table.name)}"
+        columns = session.run(
+            "select column_name, column_type, character_set_name, collation_name from information_schema.columns "
+            f"{where} and coalesce(generation_expression, '') = '' order by ordinal_position"
+        )
+        key = session.run(
+            f"select column_name from information_schema.statistics {where} and index_name = 'PRIMARY' "
+            "order by seq_in_index"
+        )
+        types = {
+            name: kind + (f" character set {charset} collate {collation}" if collation else "")
+            for name, kind, charset, collation in columns
+        }
+        return Found(types, tuple(name for (name,) in key)) if types else None
+
+    def create_schema(self, session: Session, name: str) -> None:
+        if not session.run(f"select 1 from information_schema.schemata where schema_name = {self.literal(name)}"):
+            session.run(f"create database if not exists {identifier(name)}", f"creating database {name!r}")
+
+    def table_options(self, session: Session) -> str:
+        """Texts are compared byte for byte, with the blanks at their ends: keys of any source stay apart."""
+        plain = "utf8mb4_nopad_bin" if server(session.connection).flavor is MARIADB else "utf8mb4_0900_bin"
+        return f" engine = InnoDB default character set utf8mb4 collate {plain}"
+
+    def alter(self, column: str, kind: str, *, key: bool) -> str:
+        return f"modify column {identifier(column)} {kind} {'not null' if key else 'null'}"
+
+    @contextmanager
+    def alone(self, session: Session) -> Iterator[None]:
+        if session.run(f"select get_lock('{_LOCK}', {_WAIT_SECONDS})") != [(1,)]:
+            raise SinkUnreachable("another pipeline has been changing definitions for a minute")
+        try:
+            yield
+        finally:
+            with suppress(SinkError):  # it ends with the session
+                session.run(f"select release_lock('{_LOCK}')")
+
+    def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
+        where = f"table_schema = {self.literal(schema)} and left(table_name, {len(prefix)}) = {self.literal(prefix)}"
+        return [name for (name,) in session.run(f"select table_name from information_schema.tables where {where}")]
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def cell(self, name: str, kind: pa.DataType) -> Expression:
+        from pyspark.sql import functions as f
+
+        column = f.col("`" + name.replace("`", "``") + "`")
+        return f.to_json(column) if pa.types.is_list(kind) else column
+
+    def load(self, session: Session, stage: str, rows: pa.RecordBatch) -> None:
+        cells = [_written(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
+        content, at = text.buffer(text.surrounded(text.joined(cells, ",", "NULL"), "(", "),"))
+        [(limit,)] = session.run("select @@max_allowed_packet")
+        doing = f"inserting rows into {stage}"
+        with session.transaction():
+            begin = 0
+            while begin < len(rows):
+                end = max(int(np.searchsorted(at, at[begin] + STATEMENT_BYTES, "right")) - 1, begin + 1)
+                statement = b"insert into " + stage.encode() + b" values " + bytes(content[at[begin] : at[end] - 1])
+                if len(statement) >= limit:
+                    raise SinkError(
+                        f"a row has {len(statement)} bytes, and the server takes statements of {limit}",
+                        hint="raise max_allowed_packet on the server",
+                    )
+                with self.errors(doing), session.connection.cursor() as cursor:
+                    cursor.execute(statement)
+                begin = end
+
+    def deletes(self, staged: Staged) -> str:
+        table = staged.table  # without an alias, which would be looked for in the session's own database
+        return (
+            f"delete {table} from {staged.stage} as s straight_join {table} on {staged.matching(table, 's')} "
+            f"where {newer('s', table)} and s._gone and {staged.counted}"
+        )
+
+    def tombstones(self, staged: Staged, least: int, after: tuple[int, int]) -> str:
+        key = ", ".join(staged.key)
+        return (
+            f"insert into {staged.deleted} ({key}, _lsn, _seq) "
+            f"select {', '.join(f's.{name}' for name in staged.key)}, s._lsn, s._seq from {staged.stage} as s "
+            f"where s._gone and {staged.counted} and s._lsn >= {least} and (s._lsn, s._seq) > ({after[0]}, {after[1]}) "
+            f"on duplicate key update {_place(staged.deleted)}"
+        )
+
+    def upserts(self, staged: Staged, where: str) -> Sequence[str]:
+        columns = [*staged.columns, "_lsn", "_seq"]
+        table = staged.table
+
+        def value(name: str) -> str:
+            if not staged.incomplete or name not in staged.names:
+                return f"s.{name}"
+            quoted = self.literal(json.dumps(staged.names[name], ensure_ascii=False))
+            kept = f"s._unchanged is not null and not s._whole and json_contains(s._unchanged, {quoted})"
+            return f"if({kept}, {table}.{name}, s.{name})"
+
+        changed = [
+            f"{name} = if({newer('s', table)}, {value(name)}, {table}.{name})"
+            for name in staged.columns
+            if name not in staged.key
+        ]
+        return [
+            f"insert into {table} ({', '.join(columns)}) select {', '.join(f's.{name}' for name in columns)} "
+            f"from {staged.stage} as s where {where} "
+            f"on duplicate key update {', '.join([*changed, _place(table)])}"
+        ]
+
+
+def _place(table: str) -> str:
+    """The place of a row that is taken over if it is newer. The server assigns from left to right and looks at what it
+    has assigned: the ordinal first, and the position, which never goes back, without a condition."""
+    return f"_seq = if({newer('s', table)}, s._seq, {table}._seq), _lsn = greatest({table}._lsn, s._lsn)"
+
+
+def _type(column: Column, *, own: bool) -> str:
+    kind, name = column.arrow, _COMPRESSED.sub("", column.type)
+    if kind == pa.string():
+        if own and _OWN_TEXT.fullmatch(name):
+            return name
+        if column.type == "uuid":
+            return "char(36)"
+        limited = _LENGTH.fullmatch(name)
+        return f"varchar({limited[2]})" if limited and int(limited[2]) <= 255 else "longtext"
+    if kind == pa.binary():
+        return name if own and _OWN_BYTES.fullmatch(name) else "longblob"
+    if pa.types.is_list(kind):
+        return "longtext"
+    if own and column.type != "uuid":
+        return name
+    if kind in _TYPES:
+        return _TYPES[kind]
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})" if kind.scale <= 30 else f"varchar({kind.precision + 4})"
+    raise SinkError(f"column {column.name!r} ({column.type}) has no type in MySQL", hint="exclude it")
+
+
+def _bytes(kind: str) -> int:
+    """What a column takes of a row, where that is much."""
+    found = re.fullmatch(r"(var)?(char|binary)\((\d+)\)", kind)
+    return 0 if found is None else int(found[3]) * (4 if found[2] == "char" else 1)
+
+
+def _written(name: str, values: pa.Array) -> pa.Array:
+    """A column as literals."""
+    kind = values.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return text.surrounded(text.hexed(values), "x'", "'")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return text.surrounded(text.escaped(values, {"\\": "\\\\", "'": "\\'"}), "'", "'")
+    if pa.types.is_temporal(kind):
+        return text.surrounded(text.temporal(name, values, _odd), "'", "'")
+    if pa.types.is_decimal(kind) and kind.scale:
+        # Small ones have an exponent, and a number with an exponent would be a float.
+        return text.surrounded(values.cast(text.TEXT), "'", "'")
+    if pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(values))).as_py():
+        raise SinkError(
+            f"column {name!r} holds a float that is infinite or not a number, which MySQL cannot hold",
+            hint="change the value in the source, or leave the column out with exclude",
+        )
+    return values.cast(text.TEXT)
+
+
+def _odd(name: str, days: int, micros: int, infinite: bool) -> str:
+    if infinite and days < 0:
+        return "0000-00-00"
+    shown = "infinity" if infinite else "-".join(map(str, text.civil(days)))
+    raise SinkError(
+        f"column {name!r} holds the date {shown!r}, and MySQL has only the years 1 to 9999",
+        hint="change the value in the source, or leave the column out with exclude",
+    )

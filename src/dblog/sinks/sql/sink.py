@@ -1,0 +1,239 @@
+"""What the sink does with a batch.
+
+The executors load what each table's changes come to (`dblog.sinks.net`) into staging tables. Then the driver, in one
+transaction, applies all of them and records the batch: a batch is there as a whole or not at all, and once.
+
+Every row has its place in the source's log, and is only replaced by a newer state. So several pipelines of one source
+may write to one table, and a batch may come again, without anything going back in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dblog.errors import ConfigError, SinkError, SinkUnreachable
+from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.net import net
+from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
+from dblog.sinks.sql.books import Books, deleted
+from dblog.sinks.sql.load import load
+from dblog.sinks.sql.mysql import MySQL
+from dblog.sinks.sql.postgres import Postgres
+from dblog.sinks.sql.tables import Fitted, Tables
+from dblog.sinks.sql.target import GONE, STAGED, Session, Staged, Target
+from dblog.sources.mysql import connect as mysql
+from dblog.sources.postgres import connect as postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass
+class Share:
+    """What a batch has for one table, on its way."""
+
+    table: TableBatch
+    into: Fitted
+    rows: DataFrame | None
+    stage: str
+    """The quoted name of the staging table, which is only there if there are rows."""
+    tasks: tuple[int, ...] = ()
+    """The Spark tasks that have loaded it."""
+
+
+class SqlSink(Sink):
+    """Tables of PostgreSQL, MySQL or MariaDB."""
+
+    settings = (
+        Setting("url", "the target, as postgresql://, mysql:// or mariadb://", text("a URL"), secret=True),
+        SCHEMA_CHANGES,
+        Setting("schema", "the schema (MySQL: database) of all tables; else that of the source", text(), default=None),
+        Setting(
+            "deletes", "hard deletes rows, soft keeps them and sets _deleted", choice("hard", "soft"), default="hard"
+        ),
+        Setting("records", "the schema (MySQL: database) of the sink's own tables", text(), default="dblog"),
+    )
+
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+        super().__init__(given, place)
+        self._soft = given["deletes"] == "soft"
+        self._target = target_of(given["url"])
+        self._books = Books(self._target, given["records"], place.pipeline)
+        self._tables = Tables(
+            self._target, self._books, schema=given["schema"], mode=given["schema_changes"], soft=self._soft
+        )
+        self._session: Session | None = None
+
+    def check(self) -> None:
+        session = self._target.connect()
+        try:
+            self._make(session)
+        finally:
+            session.close()
+
+    def open(self, spark: SparkSession) -> None:
+        with suppress(SinkUnreachable):  # it is waited for when there is something to write
+            self._connected()
+
+    def close(self) -> None:
+        self._forget()
+
+    def write(self, batch: Batch) -> None:
+        shares: list[Share] = []
+        try:
+            session = self._connected()
+            if self._books.taken(session, batch.id, batch.position):
+                return
+            for number, table in enumerate(batch.tables):
+                into = self._tables.fit(session, table.schema)
+                stage = self._books.name(self._books.new_stage(batch.id, number))
+                shares.append(Share(table, into, net(table), stage))
+            self._load(session, batch, shares)
+            self._apply(session, batch, shares)
+        except BaseException:
+            self._drop(shares)
+            self._forget()
+            raise
+        self._drop(shares)
+
+    # -- connection --------------------------------------------------------------------------------------------------
+
+    def _connected(self) -> Session:
+        if self._session is None:
+            session = self._target.connect()
+            self._make(session)
+            self._books.enter_pipeline(session)
+            self._books.sweep(session)
+            self._session = session
+        return self._session
+
+    def _make(self, session: Session) -> None:
+        with self._target.alone(session):
+            self._books.make(session)
+            if self.given["schema"]:
+                self._target.create_schema(session, self.given["schema"])
+
+    def _forget(self) -> None:
+        """Whatever was known of the target may be wrong."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        self._tables.forget()
+
+    def _drop(self, shares: Sequence[Share]) -> None:
+        with suppress(SinkError):  # else they are swept the next time
+            for share in shares:
+                if self._session is not None and share.rows is not None:
+                    self._session.run(f"drop table if exists {share.stage}")
+
+    # -- staging -----------------------------------------------------------------------------------------------------
+
+    def _load(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
+        """Stage the rows of all tables, a few tables at the same time."""
+        for share in shares:
+            if share.rows is not None:
+                self._create_stage(session, share)
+        of = {id(share.table): share for share in shares}
+
+        def stage(table: TableBatch) -> None:
+            share = of[id(table)]
+            if share.rows is not None:
+                names = (*share.into.types, *STAGED[:-1])
+                share.tasks = load(self._prepared(share.rows, share, names), names, self._target, share.stage)
+
+        batch.each(stage)
+
+    def _create_stage(self, session: Session, share: Share) -> None:
+        kinds = ("boolean", "bigint", "int", self._target.unchanged, "boolean", "bigint")
+        columns = [f"{self._target.quoted(n)} {kind} null" for n, kind in share.into.types.items()]
+        columns += [f"{n} {kind} null" for n, kind in zip(STAGED, kinds, strict=True)]
+        options = self._target.table_options(session)
+        session.run(f"{self._target.scratch} {share.stage} ({', '.join(columns)}){options}", f"creating {share.stage}")
+
+    def _prepared(self, rows: DataFrame, share: Share, names: Sequence[str]) -> DataFrame:
+        """The columns of the staging table. A soft delete is a row of which nothing but the key is known."""
+        from pyspark.sql import functions as f
+
+        schema = share.table.schema
+        gone = f.col("_op") == "delete"
+        unchanged, whole = f.col("_unchanged"), f.col("_whole")
+        if self._soft:
+            rest = [f.lit(n) for n in schema.names if n not in schema.key]
+            unchanged = f.when(gone, f.array(*rest)).otherwise(unchanged)
+            whole = whole & ~gone
+        rows = rows.withColumns({GONE: gone, "_gone": gone, "_unchanged": unchanged, "_whole": whole})
+        kinds = {c.name: c.arrow for c in schema.columns} | {"_unchanged": pa.list_(pa.string())}
+        cells = [self._target.cell(n, kinds.get(n, pa.null())) for n in names]
+        return rows.select(*(cell.alias(f"c{n}") for n, cell in enumerate(cells)))  # Spark stumbles over odd names
+
+    # -- the transaction ---------------------------------------------------------------------------------------------
+
+    def _apply(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
+        with session.transaction():
+            if self._books.taken(session, batch.id, batch.position, lock=True):
+                return
+            # Always in the same order, so that two pipelines do not wait for each other.
+            for share in sorted(shares, key=lambda share: share.into.id):
+                self._apply_share(session, batch, share)
+            self._books.record(session, batch.id, batch.position)
+
+    def _apply_share(self, session: Session, batch: Batch, share: Share) -> None:
+        into, target, books = share.into, self._target, self._books
+        doing = f"writing table {into.name}"
+        least = books.least(session, into.id, batch.position)
+        known = books.known(session, into.id, lock=True)
+        if known is None:
+            raise SinkUnreachable(f"the books have nothing about table {into.name} any more")
+        emptied = known.emptied
+        if share.table.truncated is not None and share.table.truncated > emptied:
+            emptied = share.table.truncated
+            self._empty(session, into, emptied)
+        if share.tasks:
+            staged = self._staged(share)
+            if not self._soft:
+                session.run(target.deletes(staged), doing)
+                session.run(target.tombstones(staged, least, emptied), doing)
+            for statement in target.upserts(staged, target.alive(staged, emptied, soft=self._soft)):
+                session.run(statement, doing)
+        session.run(f"delete from {books.name(deleted(into.id))} where _lsn < {least}", doing)
+
+    def _empty(self, session: Session, into: Fitted, at: tuple[int, int]) -> None:
+        """Take away all rows that are older."""
+        table = self._target.quoted(*into.name)
+        soft = f"update {table} set {GONE} = true, _lsn = {at[0]}, _seq = {at[1]}"
+        change = soft if self._soft else f"delete from {table}"
+        session.run(f"{change} where (_lsn, _seq) < ({at[0]}, {at[1]})", f"emptying table {into.name}")
+        self._books.empty(session, into.id, at)
+
+    def _staged(self, share: Share) -> Staged:
+        quoted, into = self._target.quoted, share.into
+        return Staged(
+            stage=share.stage,
+            table=quoted(*into.name),
+            deleted=self._books.name(deleted(into.id)),
+            key=tuple(map(quoted, into.key)),
+            columns=tuple(map(quoted, into.types)),
+            names={quoted(n): n for n in into.types},
+            incomplete=share.table.incomplete or self._soft,
+            tasks=share.tasks,
+        )
+
+
+def target_of(url: str) -> Target:
+    """The target that a URL names. Raises ConfigError."""
+    scheme = url.partition("://")[0]
+    if scheme in ("postgresql", "postgres"):
+        postgres.parse(url)
+        return Postgres(url)
+    if scheme in mysql.SCHEMES:
+        mysql.parse(url)
+        return MySQL(url)
+    raise ConfigError(
+        "the setting 'url' of the sink is neither of PostgreSQL nor of MySQL",
+        hint="it begins with postgresql://, mysql:// or mariadb://",
+    )

@@ -1,0 +1,114 @@
+"""Arrow columns as text that a server reads: whole columns at a time, never row by row.
+
+PostgreSQL reads the lines of COPY, MySQL the rows of an INSERT. Both are the texts of all columns, escaped and joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.errors import SinkError
+
+TEXT = pa.large_string()
+"""Offsets of 64 bits: the lines of a batch may come to more than 2 GiB."""
+
+_DAY = 86_400_000_000
+_YEAR_1, _YEAR_10000 = -719_162, 2_932_897
+"""Days from 1970; between them Arrow writes dates as everybody reads them."""
+
+Odd = Callable[[str, int, int, bool], str]
+"""The text of a date or time that is outside of the years 1 to 9999, or an infinity: from the column's name, its days
+since 1970 and the microseconds of the day, and whether it is the least or greatest value of its type."""
+
+
+def joined(columns: Sequence[pa.Array], between: str, null: str) -> pa.Array:
+    """Rows of text from columns of text."""
+    rows = pc.binary_join_element_wise(
+        *columns, pa.scalar(between, TEXT), null_handling="replace", null_replacement=null
+    )
+    return rows.cast(TEXT)
+
+
+def surrounded(values: pa.Array, before: str, after: str) -> pa.Array:
+    """Every value between two texts; a null stays one."""
+    ends = (pa.scalar(before, TEXT), pa.scalar(after, TEXT), pa.scalar("", TEXT))
+    return pc.binary_join_element_wise(ends[0], values.cast(TEXT), *ends[1:], null_handling="emit_null")
+
+
+def escaped(values: pa.Array, escapes: dict[str, str]) -> pa.Array:
+    """Text in which some characters, a backslash first, are written in another way."""
+    for character, escape in escapes.items():
+        values = pc.replace_substring(values, character, escape)
+    return values
+
+
+def buffer(rows: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
+    """The bytes of all rows, one after the other, and where each begins; the last number is where all end."""
+    _, offsets, data = rows.buffers()
+    at = np.frombuffer(offsets, np.int64)[rows.offset : rows.offset + len(rows) + 1]
+    return memoryview(data if data is not None else b"")[at[0] : at[-1]], at - at[0]
+
+
+def hexed(values: pa.Array) -> pa.Array:
+    """Bytes as hexadecimal digits."""
+    values = values.cast(pa.large_binary())
+    _, offsets, data = values.buffers()
+    at = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    content = np.frombuffer(data if data is not None else b"", np.uint8)[at[0] : at[-1]]
+    digits = _DIGITS[content].tobytes()
+    valid = None if not values.null_count else pc.is_valid(values).buffers()[1]
+    return pa.LargeStringArray.from_buffers(len(values), pa.py_buffer((at - at[0]) * 2), pa.py_buffer(digits), valid)
+
+
+_DIGITS = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uint16)
+
+
+def temporal(name: str, values: pa.Array, odd: Odd) -> pa.Array:
+    """Dates and times in UTC. Ordinary years take a quick way, and only others are looked at one by one."""
+    day = pa.types.is_date(values.type)
+    storage = values.cast(pa.int32() if day else pa.int64())
+    number = storage.fill_null(0).to_numpy().astype(np.int64)
+    days = number if day else number // _DAY
+    far = (days < _YEAR_1) | (days >= _YEAR_10000)
+    plain = pa.array(np.where(far, 0, number), storage.type, mask=np.asarray(pc.is_null(values)) | far)
+    texts = plain.cast(values.type if day else pa.timestamp("us")).cast(TEXT)
+    if not far.any():
+        return texts
+    bounds = np.iinfo(np.int32 if day else np.int64)
+    found = [
+        odd(name, int(days[row]), 0 if day else int(number[row] % _DAY), number[row] in (bounds.min, bounds.max))
+        for row in np.flatnonzero(far).tolist()
+    ]
+    return pc.replace_with_mask(texts, pa.array(far), pa.array(found, TEXT))
+
+
+def civil(days: int) -> tuple[int, int, int]:
+    """The year (0 is 1 BC), month and day of a number of days since 1970."""
+    days += 719_468
+    era, day_of_era = divmod(days, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    return year_of_era + era * 400 + (month <= 2), month, day
+
+
+def clock(micros: int) -> str:
+    """The time of a day."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:06}"
+
+
+def refuse_nul(name: str, values: pa.Array) -> None:
+    """PostgreSQL has no character 0."""
+    if pc.any(pc.match_substring(values, "\0")).as_py():
+        raise SinkError(
+            f"column {name!r} holds a text with the character 0, which PostgreSQL cannot hold",
+            hint="change the value in the source, or leave the column out with exclude",
+        )

@@ -1,0 +1,101 @@
+"""Where Spark writes its files: any address that its Hadoop knows, seen from the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from dblog.errors import SinkError, SinkUnreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REFUSED = ("AccessControlException", "AccessDenied", "Forbidden", "UnsupportedFileSystemException", "for scheme")
+"""In what a storage says that waiting does not help against."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files where Spark's own are: by any address that its Hadoop knows."""
+
+    spark: SparkSession
+
+    @property
+    def _jvm(self) -> Any:
+        return self.spark.sparkContext._jvm
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        place = self._jvm.org.apache.hadoop.fs.Path(path)
+        return place.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()), place
+
+    def exists(self, path: str) -> bool:
+        files, place = self._at(path)
+        return bool(files.exists(place))
+
+    def names(self, path: str) -> list[str]:
+        files, place = self._at(path)
+        return [str(found.getPath().getName()) for found in files.listStatus(place)] if files.exists(place) else []
+
+    def make(self, path: str) -> None:
+        files, place = self._at(path)
+        files.mkdirs(place)
+
+    def remove(self, path: str) -> None:
+        files, place = self._at(path)
+        files.delete(place, True)
+
+    def move(self, path: str, to: str) -> None:
+        files, place = self._at(path)
+        if not files.rename(place, self._jvm.org.apache.hadoop.fs.Path(to)):
+            raise SinkUnreachable(f"{path!r} could not be moved to {to!r}", hint="see that the folder can be written")
+
+    def put(self, path: str, content: str) -> None:
+        files, place = self._at(path)
+        stream = files.create(place, True)
+        try:
+            stream.write(bytearray(content.encode()))
+        finally:
+            stream.close()
+
+    def get(self, path: str) -> str:
+        files, place = self._at(path)
+        stream = files.open(place)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+
+@contextmanager
+def reached(place: str) -> Iterator[None]:
+    """Around writing: tells a storage that is away, or refuses, from everything else that Spark raises."""
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        said = causes(error)
+        if any(word in line for word in REFUSED for line in said):
+            raise SinkError(f"cannot write to {place!r}: {said[-1]}", hint="see that it can be written") from error
+        if any(_of_storage(line) for line in said):
+            raise SinkUnreachable(f"cannot write to {place!r}: {said[-1]}", hint="see that it is there") from error
+        raise
+
+
+def causes(error: BaseException) -> list[str]:
+    """What Java says of an error, and of what caused it; the deepest last."""
+    found = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    said: list[str] = []
+    while found is not None and len(said) < 20:
+        said.append(str(found.toString()).splitlines()[0])
+        found = found.getCause()
+    return said
+
+
+def _of_storage(line: str) -> bool:
+    """Whether it is the storage that failed; the end of a file is that of a worker which was killed."""
+    kind = line.partition(":")[0]
+    return kind.startswith(("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")) and "EOF" not in kind
