@@ -10,39 +10,25 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from dblog.core.schema import TableName
-from dblog.sinks.base import Batch, Place, Sink
-from dblog.sinks.settings import Setting, text
 from tests.sinks.target import Key, Row, Target, replayed
 
 PAGE = Path(__file__).parents[2] / "docs/sinks/protocol.md"
 SHOWN = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
-_made: dict[str, Any] = {}
-exec(compile(SHOWN, PAGE, "exec"), _made)
-
-
-class FoldersSink(Sink):
-    """A class of a user's as a sink."""
-
-    settings = (Setting("path", "the folder", text()),)
-
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
-        self._folders = _made["Folders"](given)
-
-    def write(self, batch: Batch) -> None:
-        self._folders.write(batch)
 
 
 class FoldersTarget(Target):
-    sink = "example"
+    """Where the pipeline's file is, there is the example too."""
+
+    sink = "python"
     history = True
 
-    def __init__(self, path: Path, key: Mapping[str, tuple[str, ...]]) -> None:
-        self.path = path
+    def __init__(self, folder: Path, key: Mapping[str, tuple[str, ...]]) -> None:
+        self.path = folder / "events"
         self.key = key
+        (folder / "folders.py").write_text(SHOWN)
 
     def settings(self) -> dict[str, Any]:
-        return {"path": str(self.path)}
+        return {"target": "folders:Folders", "settings": {"path": str(self.path)}}
 
     def rows(self, table: TableName) -> dict[Key, Row]:
         return replayed(self.events(table))

@@ -21,26 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from dblog.core.schema import Column, TableName
+from dblog.pipelines import kinds
 from dblog.sinks.base import Place, Sink
 from dblog.sinks.settings import read_settings
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
 
-SINKS = {
-    "sql": "dblog.sinks.sql:SqlSink",
-    "delta": "dblog.sinks.lake:DeltaSink",
-    "iceberg": "dblog.sinks.lake:IcebergSink",
-    "parquet": "dblog.sinks.parquet:ParquetSink",
-    "kafka": "dblog.sinks.kafka:KafkaSink",
-    "ndjson": "dblog.sinks.ndjson:NdjsonSink",
-    "stdout": "dblog.sinks.ndjson:StdoutSink",
-    "http": "dblog.sinks.http:HttpSink",
-    "python": "dblog.sinks.python:PythonSink",
-    "noop": "dblog.sinks.noop:NoopSink",
-    "memory": "tests.sinks.memory:MemorySink",
-    "example": "tests.sinks.example:FoldersSink",
-}
+OWN = {"memory": "tests.sinks.memory:MemorySink"}
+"""Sinks of the tests."""
 
 
 class Target(ABC):
@@ -84,7 +73,9 @@ class Target(ABC):
 
 
 def sink_class(name: str) -> type[Sink]:
-    module, _, attribute = SINKS[name].partition(":")
+    if name not in OWN:
+        return kinds.sink_class(name)
+    module, _, attribute = OWN[name].partition(":")
     found: type[Sink] = getattr(import_module(module), attribute)
     return found
 

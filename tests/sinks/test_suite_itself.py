@@ -21,7 +21,7 @@ class TestState(SinkSuite):
 class TestExample(SinkSuite):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
-        return FoldersTarget(tmp_path / "events", {"u": ("a", "b"), "Order": ("from",), "t_copy": ("key",)})
+        return FoldersTarget(tmp_path, {"u": ("a", "b"), "Order": ("from",), "t_copy": ("key",)})
 
 
 def test_the_example_is_short() -> None:
