@@ -45,8 +45,12 @@ class Endpoint:
 
     def taken(self) -> list[Request]:
         """The requests that it has taken, each once: what a repeated key brings is known already."""
+        first: dict[str, Request] = {}
         with self._lock:
-            return list({r.key: r for r in reversed(self.requests) if r.taken}.values())[::-1]
+            for request in self.requests:
+                if request.taken:
+                    first.setdefault(request.key, request)
+        return list(first.values())
 
     @contextmanager
     def away(self) -> Iterator[None]:
