@@ -66,6 +66,8 @@ EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if instal
 # One of each family is enough but for what a server writes and how it says it.
 MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
+WITH_SPARK = ("tests/spark/", "tests/sinks/", "tests/unit/sinks/", "tests/cli/test_run.py")
+
 
 def pytest_report_header() -> list[str]:
     lines = []
@@ -85,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneSpark(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(("tests/spark/", "tests/cli/test_run.py")) else nodeid
+            return "spark" if nodeid.startswith(WITH_SPARK) else nodeid
 
     return OneSpark(config, log)
 

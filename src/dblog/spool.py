@@ -49,6 +49,9 @@ class LogFile:
     """Rows with a column that the log did not carry."""
     truncates: tuple[tuple[int, int], ...] = ()
     """Where, by `(lsn, seq)`, the table was emptied."""
+    first: int = 0
+    last: int = 2**63 - 1
+    """The positions of its first and its last change."""
 
 
 class Spool:
@@ -267,6 +270,7 @@ class LogWriter:
         self._rows = 0
         self._incomplete = 0
         self._truncates: list[tuple[int, int]] = []
+        self._reach: tuple[int, int] | None = None
         with spool._guarded("write", path):
             self._sink = spool._open_output(path)
             self._writer = ipc.new_file(self._sink, _described(arrow, schema))
@@ -274,6 +278,9 @@ class LogWriter:
     def append(self, batch: pa.RecordBatch) -> None:
         with self._spool._guarded("write", self._path):
             self._writer.write_batch(batch)
+        if batch.num_rows:
+            first, last = (batch.column("_lsn")[row].as_py() for row in (0, -1))
+            self._reach = (self._reach[0] if self._reach else first), last
         self._rows += batch.num_rows
         self._incomplete += batch.num_rows - batch.column("_unchanged").null_count
         emptied = pc.indices_nonzero(pc.equal(batch.column("_op"), int(Op.truncate)))
@@ -284,8 +291,8 @@ class LogWriter:
         with self._spool._guarded("write", self._path):
             self._writer.close()
             self._sink.close()
-        schema, truncates = self._schema, tuple(self._truncates)
-        return LogFile(self._path, schema.table, schema.version, self._rows, self._incomplete, truncates)
+        schema, truncates, reach = self._schema, tuple(self._truncates), self._reach or (0, -1)
+        return LogFile(self._path, schema.table, schema.version, self._rows, self._incomplete, truncates, *reach)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Two sinks to try the suite itself: tables in a SQLite file, as current state and as a log. Both are exact.
+"""A sink to try the suite itself: the current state in a SQLite file, exactly once.
 
-They collect a batch on the driver, which no real sink does.
+It brings a batch to the driver, which no real sink does.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.net import net
 from dblog.sinks.settings import SCHEMA_CHANGES, Setting, text
-from tests.sinks.target import Key, Row, Target, replayed
+from tests.sinks.target import Key, Row, Target
 
 TABLES = """
 create table if not exists state (name text, key blob, row blob, primary key (name, key));
-create table if not exists log (n integer primary key, name text, event blob);
 create table if not exists columns (name text, columns blob, primary key (name));
 create table if not exists taken (batch integer);
 """
@@ -84,25 +81,6 @@ class MemorySink(Sink):
         return file
 
 
-class MemoryLogSink(MemorySink):
-    """Keeps every event."""
-
-    settings = (PATH,)
-
-    def _take(self, file: sqlite3.Connection, table: TableBatch) -> None:
-        for frame in (table.changes, table.rows):
-            for event in [] if frame is None else _events(frame, table.schema):
-                file.execute("insert into log (name, event) values (?, ?)", [str(table.schema.table), event])
-
-
-def _events(frame: DataFrame, schema: TableSchema) -> Iterator[bytes]:
-    for row in frame.toLocalIterator():
-        event: dict[str, Any] = {n: row[f"_{n}"] for n in ("op", "lsn", "seq", "unchanged")}
-        event["key"] = None if row["_op"] == "truncate" else tuple(row[k] for k in schema.key)
-        event["row"] = {n: row[n] for n in schema.names}
-        yield pickle.dumps(event)
-
-
 class MemoryTarget(Target):
     sink = "memory"
 
@@ -129,16 +107,3 @@ class MemoryTarget(Target):
             yield
         finally:
             sign.unlink()
-
-
-class MemoryLogTarget(MemoryTarget):
-    sink = "memory log"
-    history = True
-
-    def rows(self, table: TableName) -> dict[Key, Row]:
-        return replayed(self.events(table))
-
-    def events(self, table: TableName) -> list[dict[str, Any]]:
-        return [
-            pickle.loads(event) for (event,) in self._read("select event from log where name = ? order by n", table)
-        ]

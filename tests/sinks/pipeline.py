@@ -140,14 +140,14 @@ class Pipeline:
         return str(self._query.exception())
 
     def until(self, ready: Callable[[], bool], why: Callable[[], str] = str, seconds: float = 60.0) -> None:
-        """Asked once for each batch that is written, because targets are slow to look into."""
+        """Asked once for each batch that is written, and now and then: targets are slow to look into."""
         assert self._query is not None
         deadline = time.monotonic() + seconds
-        asked = -1
+        asked, again = -1, 0.0
         while True:
             done, late = self.sink.done, time.monotonic() > deadline
-            if done != asked or late:
-                asked = done
+            if done != asked or late or time.monotonic() > again:
+                asked, again = done, time.monotonic() + 3.0
                 if ready():
                     return
             assert self._query.isActive, f"the pipeline ended: {self._query.exception()}"

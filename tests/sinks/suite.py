@@ -117,13 +117,13 @@ class SinkSuite:
             running.follows()
 
     def test_a_truncate_empties_the_table(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
-        table.execute("create table u (id int primary key, n int)", "insert into u values (1, 1)")
+        table.execute("create table v (id int primary key, n int)", "insert into v values (1, 1)")
         with pipeline() as running:
-            running.follows("t", "u")
+            running.follows("t", "v")
             table.execute("truncate t")
-            running.follows("t", "u")
+            running.follows("t", "v")
             table.execute("insert into t values (1, 1, 'after')")
-            running.follows("t", "u")
+            running.follows("t", "v")
             table.transact(
                 "update t set n = 2",
                 "insert into t values (2, 2, 'lost')",
@@ -131,7 +131,7 @@ class SinkSuite:
                 "insert into t values (2, 3, 'kept'), (3, 3, 'kept')",
                 "update t set n = 4 where id = 3",
             )
-            running.follows("t", "u")
+            running.follows("t", "v")
 
     def test_what_the_log_leaves_out_stays_as_it_is(self, database: AnyDatabase, pipeline: MakePipeline) -> None:
         """PostgreSQL does not write a large value that an update does not touch."""
@@ -246,6 +246,7 @@ class SinkSuite:
         if target.history:
             self.check_history(target, TableName(database.schema, "t"))
 
+    @pytest.mark.slow
     def test_it_converges_when_it_is_killed_in_mid_batch(
         self, database: AnyDatabase, target: Target, pipeline: MakePipeline, tmp_path: Path
     ) -> None:
@@ -350,18 +351,18 @@ class SinkSuite:
         with pipeline(heartbeatSeconds=1) as running:
             running.follows()
             with away:
+                ((before,),) = table.execute("select pg_current_wal_insert_lsn() - '0/0'")
                 table.execute("update t set n = 1 where id <= 10", "delete from t where id = 20")
                 deadline = time.monotonic() + 30
                 while not running.said and time.monotonic() < deadline:
                     time.sleep(0.1)
-                held = _acknowledged(table)
                 table.execute("insert into t values (70, 1, 'meanwhile')")
                 time.sleep(4)
                 assert running.active
                 assert len(running.said) >= 2
-                assert _acknowledged(table) == held, "the source forgets what the target does not have"
+                assert _acknowledged(table) <= before, "the source forgets what the target does not have"
             running.follows()
-            running.until(lambda: _acknowledged(table) > held)
+            running.until(lambda: _acknowledged(table) > before)
 
     # -- columns that come and go -----------------------------------------------------------------------------
 

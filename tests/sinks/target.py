@@ -39,7 +39,7 @@ SINKS = {
     "python": "dblog.sinks.python:PythonSink",
     "noop": "dblog.sinks.noop:NoopSink",
     "memory": "tests.sinks.memory:MemorySink",
-    "memory log": "tests.sinks.memory:MemoryLogSink",
+    "example": "tests.sinks.example:FoldersSink",
 }
 
 

@@ -1,4 +1,4 @@
-"""The suite, tried on two sinks that are as simple as can be."""
+"""The suite, tried on two sinks that are as simple as can be; one is the documents' example."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.memory import MemoryLogTarget, MemoryTarget
+from tests.sinks.example import SHOWN, FoldersTarget
+from tests.sinks.memory import MemoryTarget
 from tests.sinks.suite import SinkSuite
 from tests.sinks.target import Target
 
@@ -17,7 +18,11 @@ class TestState(SinkSuite):
         return MemoryTarget(tmp_path / "state.db")
 
 
-class TestLog(SinkSuite):
+class TestExample(SinkSuite):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
-        return MemoryLogTarget(tmp_path / "log.db")
+        return FoldersTarget(tmp_path / "events", {"u": ("a", "b"), "Order": ("from",), "t_copy": ("key",)})
+
+
+def test_the_example_is_short() -> None:
+    assert len([line for line in SHOWN.splitlines() if line.strip()]) <= 20

@@ -129,7 +129,7 @@ def _marked(
 
 
 def _lists(items: pa.Array, row: npt.NDArray[np.int64], rows: int) -> pa.ListArray:
-    """A list for each row, of the items whose row it is; null for a row without items."""
+    """A list for each row, of the items whose row it is."""
     sizes = np.bincount(row, minlength=rows)
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), items, mask=pa.array(sizes == 0))
+    return pa.ListArray.from_arrays(pa.array(offsets), items)

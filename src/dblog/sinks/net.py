@@ -32,7 +32,8 @@ def _dump_rows(table: TableBatch) -> DataFrame | None:
 
     if table.rows is None:
         return None
-    return table.rows.select(*table.schema.names, "_op", "_lsn", "_seq", "_unchanged", f.lit(False).alias("_whole"))
+    names = [_quoted(name) for name in table.schema.names]
+    return table.rows.select(*names, "_op", "_lsn", "_seq", "_unchanged", f.lit(False).alias("_whole"))
 
 
 def _net_changes(table: TableBatch) -> DataFrame | None:

@@ -71,20 +71,21 @@ class TableRange:
     truncated: tuple[int, int] | None
     """Where the log emptied the table for the last time, as `(lsn, seq)`."""
     incomplete: bool
-    """Whether there may be changes with something in `_unchanged`."""
+    """Whether there may be changes or rows with something in `_unchanged`."""
 
 
 def ranges_of(spark: SparkSession, spool: Spool, work: Sequence[Work], *, before: bool, tasks: int) -> list[TableRange]:
     """What there is to read in a batch, table by table, in the order of the tables' first appearance."""
-    logs = [w for w in work if isinstance(w, Log)]
-    emits = [w for w in work if isinstance(w, Emit)]
+    logs = [Log(_only(w.window), w.chunks) for w in work if isinstance(w, Log)]
+    emits = [Emit(_only(w.window, w.chunk.table), w.chunk) for w in work if isinstance(w, Emit)]
     files = [f for log in logs for f in log.window.files]
     tables = dict.fromkeys([*(f.table for f in files), *(e.chunk.table for e in emits)])
-    return [
-        _table_range(spark, spool, [_only(log, table) for log in logs], [e for e in emits if e.chunk.table == table],
+    found = [
+        _table_range(spark, spool, [_of(log, table) for log in logs], [e for e in emits if e.chunk.table == table],
                      before=before, tasks=tasks)
         for table in tables
     ]  # fmt: skip
+    return [table for table in found if table is not None]
 
 
 def run_selects(spark: SparkSession, options: Mapping[str, str], work: Sequence[Work], *, tasks: int) -> None:
@@ -98,10 +99,14 @@ def run_selects(spark: SparkSession, options: Mapping[str, str], work: Sequence[
 
 def _table_range(
     spark: SparkSession, spool: Spool, logs: Sequence[Log], emits: Sequence[Emit], *, before: bool, tasks: int
-) -> TableRange:
+) -> TableRange | None:
     files = [f for log in logs for f in log.window.files]
-    emits = [Emit(_only_window(e.window, e.chunk.table), e.chunk) for e in emits]
-    schema = merged([*_log_schemas(spool, files), *_chunk_schemas(spool, emits)])
+    staged = _chunk_schemas(spool, emits)
+    emits = [e for e in emits if staged[e.chunk.id].columns]
+    schemas = [*_log_schemas(spool, files), *(staged[e.chunk.id] for e in emits)]
+    if not schemas:
+        return None  # the table was gone when it was to be read
+    schema = merged(schemas)
     shape = Typed(schema, before)
 
     def load(lanes: Sequence[tuple[Work, ...]]) -> DataFrame:
@@ -112,15 +117,21 @@ def _table_range(
     if rows is not None and len({e.chunk.dump for e in emits}) > 1:
         rows = rows.dropDuplicates(list(schema.key))  # two dumps may have read one row; both have read the same
     truncates = [at for log in logs for f in log.window.files for at in f.truncates if _inside(log.window, at)]
-    return TableRange(schema, changes, rows, max(truncates, default=None), any(f.incomplete for f in files))
+    incomplete = any(f.incomplete for f in files) or len({s.version for s in schemas}) > 1
+    return TableRange(schema, changes, rows, max(truncates, default=None), incomplete)
 
 
-def _only(log: Log, table: TableName) -> Log:
-    return Log(_only_window(log.window, table), tuple(c for c in log.chunks if c.table == table))
+def _of(log: Log, table: TableName) -> Log:
+    return Log(_only(log.window, table), tuple(c for c in log.chunks if c.table == table))
 
 
-def _only_window(window: Window, table: TableName) -> Window:
-    segments = (tuple(f for f in segment if f.table == table) for segment in window.segments)
+def _only(window: Window, table: TableName | None = None) -> Window:
+    """The window without files that have nothing in it, and of one table if it is named."""
+
+    def wanted(file: LogFile) -> bool:
+        return table in (None, file.table) and file.first < window.end and window.start <= file.last
+
+    segments = (tuple(filter(wanted, segment)) for segment in window.segments)
     return Window(window.start, window.end, tuple(s for s in segments if s))
 
 
@@ -154,13 +165,9 @@ def _log_schemas(spool: Spool, files: Sequence[LogFile]) -> list[TableSchema]:
     return [spool.read_log(last[version], ())[0] for version in reversed(order)]
 
 
-def _chunk_schemas(spool: Spool, emits: Sequence[Emit]) -> list[TableSchema]:
-    found = {}
-    for chunk in (e.chunk for e in emits):
-        staged = spool.staged(chunk.id)
-        if staged is not None and staged.version not in found and chunk.stamp is not None:
-            found[staged.version] = spool.read_chunk(chunk.id, chunk.stamp, ())[0]
-    return list(found.values())
+def _chunk_schemas(spool: Spool, emits: Sequence[Emit]) -> dict[str, TableSchema]:
+    """The schema that each chunk was read under, by the chunk's id."""
+    return {e.chunk.id: spool.read_chunk(e.chunk.id, e.chunk.stamp or "", ())[0] for e in emits}
 
 
 def merged(schemas: Sequence[TableSchema]) -> TableSchema:

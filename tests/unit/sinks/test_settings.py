@@ -1,0 +1,81 @@
+"""Settings of a sink: every wrong one is named, with what is allowed, and no secret is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dblog.errors import ConfigError
+from dblog.sinks.settings import (
+    SCHEMA_CHANGES,
+    Kind,
+    Setting,
+    choice,
+    flag,
+    mapping,
+    number,
+    read_settings,
+    text,
+    texts,
+)
+
+KNOWN = (
+    Setting("path", "where to", text()),
+    Setting("size", "how large", number(1, 10), default=5),
+    Setting("password", "of the user", text(), default=None, secret=True),
+    SCHEMA_CHANGES,
+)
+
+
+def test_every_setting_gets_a_value() -> None:
+    given = {"path": "/a", "size": 7}
+    expected = {"path": "/a", "size": 7, "password": None, "schema_changes": "evolve"}
+    assert read_settings("sink 1", given, KNOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ({}, "sink 1 needs the setting 'path': where to", "allowed is a text"),
+        ({"path": ""}, "sink 1: setting 'path' has the value ''", "allowed is a text"),
+        ({"path": "a", "sise": 1}, "sink 1 has no setting 'sise'", "the settings are path, size, password, schema"),
+        ({"path": "a", "size": 11}, "setting 'size' has the value 11", "allowed is a whole number from 1 to 10"),
+        (
+            {"path": "a", "schema_changes": "ignored"},
+            "setting 'schema_changes' has the value 'ignored'",
+            "allowed is evolve or ignore or fail",
+        ),
+        ({"path": "a", "password": 1234}, "setting 'password' has a value that is not shown", "allowed is a text"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        read_settings("sink 1", given, KNOWN)
+    assert message in wrong.value.message
+    assert wrong.value.hint is not None
+    assert wrong.value.hint.startswith(hint)
+    assert "1234" not in str(wrong.value)
+    assert wrong.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (text(), ["a"], ["", 1, True, None, ["a"]]),
+        (choice("a", "b"), ["a"], ["A", "", 1, None, ["a"], {"a": "b"}]),
+        (number(1, 10), [1, 10], [0, 11, 1.5, 5.0, True, "5", None]),
+        (number(0.1, 10.0), [1, 0.1, 10.0], [0.0, 10.1, float("nan"), True, "5"]),
+        (flag(), [True, False], [0, 1, "true", None]),
+        (texts(), [["a", "b"], []], ["a", [1], [""], ("a",), None]),
+        (mapping(), [{"a": "b"}, {}], ["a", ["a"], {"a": 1}, {"a": ""}, None]),
+    ],
+)
+def test_a_kind_takes_what_it_says(kind: Kind, good: list[Any], bad: list[Any]) -> None:
+    known = [Setting("s", "", kind)]
+    for value in good:
+        read = read_settings("sink", {"s": value}, known)["s"]
+        assert read == (tuple(value) if isinstance(value, list) else value)
+    for value in bad:
+        with pytest.raises(ConfigError, match="'s' has"):
+            read_settings("sink", {"s": value}, known)
