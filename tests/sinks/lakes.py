@@ -122,6 +122,7 @@ def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Xss16m {QUICK_START}",
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.authenticate.socketTimeout": "2m",  # a busy machine is slow, not wrong
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",

@@ -27,11 +27,12 @@ from pyspark.sql.types import (
 )
 
 from dblog.errors import ConfigError, SinkError
-from dblog.sinks.base import Batch
+from dblog.sinks.base import Batch, Sink
 from dblog.sinks.lake import DeltaSink, IcebergSink, current, history
 from dblog.sinks.lake.sink import Mark
 from dblog.sinks.lake.target import Fit, check_names, fits, quoted
 from dblog.sinks.packages import RELEASES, package_of
+from dblog.sinks.parquet import ParquetSink
 from dblog.sinks.settings import read_settings
 from tests.sinks.lakes import Delta, Iceberg, Source, T, at, change, needs, read
 from tests.sinks.target import Row
@@ -252,3 +253,24 @@ with fetching("no.such:connector_2.13:1"):
         "ConfigError: Spark did not start: the packages 'no.such:connector_2.13:1' could not be fetched" in ended.stderr
     )
     assert "everything else works without" in ended.stderr
+
+
+# -- pages -----------------------------------------------------------------------------------------------------------
+
+PAGES = Path(__file__).parents[2] / "docs" / "sinks"
+
+
+@pytest.mark.parametrize(("page", "kind"), [("parquet", ParquetSink), ("delta", DeltaSink)])
+def test_every_setting_is_on_the_sinks_page_as_the_code_has_it(page: str, kind: type[Sink]) -> None:
+    rows = [line for line in (PAGES / f"{page}.md").read_text().splitlines() if line.startswith("| `")]
+    wanted = []
+    for setting in kind.settings:
+        default = "" if setting.required or setting.default is None else setting.default
+        wanted.append(f"| `{setting.name}` | {setting.kind.takes} | {setting.about} | {default} |")
+    assert rows[: len(wanted)] == wanted
+
+
+def test_the_releases_are_on_the_pages() -> None:
+    for sink in ("delta", "iceberg"):
+        for release in RELEASES[sink].values():
+            assert f"`{release}`" in (PAGES / f"{sink}.md").read_text()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import DataType
 
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Sink, TableBatch
+from dblog.sinks.base import Batch, Place, Sink, TableBatch
 from dblog.sinks.lake import current, history
 from dblog.sinks.lake.target import Fit, check_names, columns_of, quoted
 from dblog.sinks.net import net
@@ -84,7 +84,7 @@ class LakeSink(Sink):
         PACKAGE,
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Any) -> None:
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
         super().__init__(given, place)
         self._columns: dict[str, dict[str, DataType]] = {}
         self._marks: dict[str, Mark] = {}
@@ -166,7 +166,7 @@ class LakeSink(Sink):
                 listed = ", ".join(map(quoted, [*columns, *LOG_COLUMNS]))
                 self._run(rows, lambda source: f"INSERT INTO {name} ({listed}) SELECT {listed} FROM {source}")
 
-    def _run(self, rows: DataFrame, statement: Any) -> None:
+    def _run(self, rows: DataFrame, statement: Callable[[str], str]) -> None:
         """Run a statement over rows, in the session whose commits carry the mark."""
         view = f"dblog_{uuid.uuid4().hex}"
         rows.createGlobalTempView(view)
