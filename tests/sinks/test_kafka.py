@@ -364,6 +364,26 @@ def test_a_broker_that_does_not_answer_is_away(spark: SparkSession, tmp_path: Pa
             sink.write(Batch(1, 1, (table(T, frame(spark, [change("create", 1, 1)])),)))
 
 
+ORPHANED = """
+import os, signal
+from dblog.demo.kafka import KafkaBroker
+broker = KafkaBroker().start()
+print(broker.port, broker.data.parent, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_broker_does_not_outlive_its_owner() -> None:
+    done = subprocess.run([sys.executable, "-c", ORPHANED], check=False, capture_output=True, text=True, timeout=120)
+    port, home = done.stdout.split()
+    deadline = time.monotonic() + 20
+    while Path(home).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(home).exists()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)), 5)
+
+
 # -- errors --------------------------------------------------------------------------------------------------------
 
 
@@ -465,7 +485,7 @@ def test_spark_fetches_the_connector(spark: SparkSession, opened: Open, broker: 
         pytest.skip(f"it cannot be fetched here: {error}")
     own = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     command = [sys.executable, "-c", FETCHED, broker.servers, str(tmp_path / "ivy")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     assert not list((tmp_path / "ivy" / "jars").glob("*hadoop*"))
     assert len(opened().read("fetched")) == 3

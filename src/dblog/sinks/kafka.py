@@ -102,6 +102,7 @@ class KafkaSink(Sink):
         if ours := sorted(set(self.given["options"]) & set(FIXED)):
             raise ConfigError(f"the options {ours} of kafka cannot be set", hint="the order of events depends on them")
         formatter(self.given["format"], self.place)
+        package_of("kafka", self.given["package"])
         self._reach()
 
     def open(self, spark: SparkSession) -> None:
