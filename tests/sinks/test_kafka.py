@@ -25,7 +25,7 @@ from dblog.demo.kafka import KafkaBroker, find_kafka
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, TableBatch
 from dblog.sinks.formats import event_columns
-from dblog.sinks.kafka import REDACTED, KafkaSink
+from dblog.sinks.kafka import KafkaSink
 from dblog.sinks.packages import RELEASES
 from dblog.sinks.settings import read_settings
 from tests.sinks.batches import T, change, frame, read
@@ -108,6 +108,8 @@ class Followed:
         given["topic"] = given["topic"].replace("{own}", self.topic)
         self.sink = KafkaSink(read_settings("sink", given, KafkaSink.settings), Place("shop", folder))
         self.sink.check()
+        for name, value in self.sink.spark_settings.items():
+            spark.conf.set(name, value)
         self.sink.open(spark)
 
     def write(self, *tables: TableBatch) -> None:
@@ -169,6 +171,17 @@ def test_tables_that_share_a_topic_are_in_commit_order(spark: SparkSession, open
     assert {json.dumps(json.loads(r.key or "")) for r in found} == {
         json.dumps({"schema": "public", "table": name, "key": {"id": 1}}) for name in ("t", "u")
     }
+
+
+def test_each_topic_has_a_task_of_its_own(spark: SparkSession, opened: Open) -> None:
+    kafka = opened(topic="{own}-{table}")
+    rows = [change("update", lsn, 1) for lsn in range(10)]
+    spark.sparkContext.setJobGroup(kafka.topic, "")
+    kafka.write(table(T, frame(spark, rows, partitions=3)), table(U, frame(spark, rows, U, partitions=2)))
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(kafka.topic)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage] == [2]
 
 
 def test_rows_of_a_dump_are_written_beside_the_changes(spark: SparkSession, opened: Open) -> None:
@@ -351,6 +364,26 @@ def test_a_broker_that_does_not_answer_is_away(spark: SparkSession, tmp_path: Pa
             sink.write(Batch(1, 1, (table(T, frame(spark, [change("create", 1, 1)])),)))
 
 
+ORPHANED = """
+import os, signal
+from dblog.demo.kafka import KafkaBroker
+broker = KafkaBroker().start()
+print(broker.port, broker.data.parent, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_broker_does_not_outlive_its_owner() -> None:
+    done = subprocess.run([sys.executable, "-c", ORPHANED], check=False, capture_output=True, text=True, timeout=120)
+    port, home = done.stdout.split()
+    deadline = time.monotonic() + 20
+    while Path(home).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(home).exists()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)), 5)
+
+
 # -- errors --------------------------------------------------------------------------------------------------------
 
 
@@ -405,20 +438,18 @@ def test_odd_names_have_a_topic(spark: SparkSession, opened: Open) -> None:
 
 
 def test_a_secret_is_not_shown(spark: SparkSession, opened: Open) -> None:
-    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="h1dden-w0rd";'
-    kafka = opened()
-    spark.conf.set("spark.sql.redaction.options.regex", REDACTED)
-    kafka.sink._options["sasl.jaas.config"] = login  # not asked for by a broker that trusts everybody
+    secret = uuid.uuid4().hex
+    kafka = opened(options={**PATIENCE, "ssl.keystore.key": secret})
     kafka.write(table(T, frame(spark, [change("create", 1, 1)])))
     plans: Any = spark._jsparkSession.sharedState().statusStore().executionsList()
     shown = "".join(plans.apply(n).physicalPlanDescription() for n in range(plans.size()))
     assert "SaveIntoDataSourceCommand" in shown
-    assert "h1dden-w0rd" not in shown
-    bad = opened(options={**PATIENCE, "compression.type": "h1dden-w0rd"})
+    assert secret not in shown
+    bad = opened(options={**PATIENCE, "compression.type": secret})
     with pytest.raises(SinkError) as wrong:
         bad.write(table(T, frame(spark, [change("create", 1, 1)])))
     assert "compression.type" in str(wrong.value)
-    assert "h1dden-w0rd" not in str(wrong.value)
+    assert secret not in str(wrong.value)
 
 
 # -- the connector ------------------------------------------------------------------------------------------------
@@ -454,7 +485,7 @@ def test_spark_fetches_the_connector(spark: SparkSession, opened: Open, broker: 
         pytest.skip(f"it cannot be fetched here: {error}")
     own = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     command = [sys.executable, "-c", FETCHED, broker.servers, str(tmp_path / "ivy")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=own, cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     assert not list((tmp_path / "ivy" / "jars").glob("*hadoop*"))
     assert len(opened().read("fetched")) == 3

@@ -39,8 +39,12 @@ FIXED = (*ORDER, "bootstrap.servers", "key.serializer", "value.serializer", "tra
 PATIENCE = {"request.timeout.ms": "15000", "max.block.ms": "20000", "delivery.timeout.ms": "60000"}
 """How long a broker may take before it is said to be away."""
 REACH_SECONDS = 5.0
-REDACTED = "(?i)url|^kafka[.]"
-"""Options that Spark does not show in plans: the usual, and all that goes to Kafka."""
+SPARK = {
+    # Options that are not shown in plans: the usual, and all that goes to Kafka.
+    "spark.sql.redaction.options.regex": "(?i)url|^kafka[.]",
+    # A union of single partitions would be a single one, and a single task would write all topics.
+    "spark.sql.unionOutputPartitioning": "false",
+}
 
 
 class KafkaSink(Sink):
@@ -75,10 +79,9 @@ class KafkaSink(Sink):
 
     @property
     def spark_settings(self) -> Mapping[str, str]:
-        hidden = {"spark.sql.redaction.options.regex": REDACTED}
         if self._package is None:
-            return hidden
-        return {**hidden, "spark.jars.packages": self._package, "spark.jars.excludes": IN_SPARK}
+            return SPARK
+        return {**SPARK, "spark.jars.packages": self._package, "spark.jars.excludes": IN_SPARK}
 
     @property
     def _package(self) -> str | None:
@@ -99,6 +102,7 @@ class KafkaSink(Sink):
         if ours := sorted(set(self.given["options"]) & set(FIXED)):
             raise ConfigError(f"the options {ours} of kafka cannot be set", hint="the order of events depends on them")
         formatter(self.given["format"], self.place)
+        package_of("kafka", self.given["package"])
         self._reach()
 
     def open(self, spark: SparkSession) -> None:
