@@ -239,6 +239,17 @@ def test_a_new_checkpoint_counts_its_batches_anew(
     assert state(target) == {1: ("c", None)}
 
 
+def test_an_older_batch_that_comes_again_brings_nothing_back(
+    target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession
+) -> None:
+    history = History([Event(10, "create", 1, "a"), Event(20, "delete", 1), Event(30, "create", 2, "b")])
+    sink = make()
+    batches = [history.batch(spark, n, 10 * n + 5, 10 * n + 15) for n in range(3)]
+    for batch in [*batches, *batches[:2]]:
+        sink.write(batch)
+    assert state(target) == {2: ("b", None)}
+
+
 def test_a_batch_that_failed_before_it_was_applied_leaves_nothing(
     target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

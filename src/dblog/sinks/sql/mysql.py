@@ -43,7 +43,7 @@ _TYPES: dict[pa.DataType, str] = {
     pa.timestamp("us"): "datetime(6)",
     pa.timestamp("us", tz="UTC"): "datetime(6)",
 }
-_OWN_TEXT = re.compile(r"(char|varchar|time|decimal)(\([\d,]+\))?( unsigned)?|(enum|set)\(.*\)|json", re.DOTALL)
+_OWN_TEXT = re.compile(r"(char|varchar|time|decimal)(\([\d,]+\))?( unsigned)?|(enum|set)\(.*\)", re.DOTALL)
 _OWN_BYTES = re.compile(r"(tiny|medium|long)?blob|(var)?binary\(\d+\)")
 _COMPRESSED = re.compile(r" /\*.*\*/$")
 _LENGTH = re.compile(r"(char|varchar|character|character varying)\((\d+)\)")
