@@ -284,6 +284,8 @@ def _written(name: str, values: pa.Array) -> pa.Array:
             f"column {name!r} holds a float that is infinite or not a number, which MySQL cannot hold",
             hint="change the value in the source, or leave the column out with exclude",
         )
+    if kind == pa.float32():
+        values = values.cast(pa.float64())  # the shortest text of the greatest float is beyond it
     return values.cast(text.TEXT)
 
 
