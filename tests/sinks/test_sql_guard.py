@@ -239,6 +239,60 @@ def test_a_new_checkpoint_counts_its_batches_anew(
     assert state(target) == {1: ("c", None)}
 
 
+def test_an_older_batch_that_comes_again_brings_nothing_back(
+    target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession
+) -> None:
+    history = History([Event(10, "create", 1, "a"), Event(20, "delete", 1), Event(30, "create", 2, "b")])
+    sink = make()
+    batches = [history.batch(spark, n, 10 * n + 5, 10 * n + 15) for n in range(3)]
+    found = []
+    for batch in [*batches, *batches[:2]]:
+        sink.write(batch)
+        found.append(state(target))
+    row = ("b", None)
+    assert found == [{1: ("a", None)}, {}, {2: row}, {2: row}, {2: row}]
+
+
+def test_what_came_before_a_truncate_does_not_come_back(
+    target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession
+) -> None:
+    history = History(
+        [
+            Event(10, "create", 1, "a"), Event(11, "create", 2, "b"), Event(20, "truncate"),
+            Event(20, "create", 2, "same transaction", seq=1), Event(30, "create", 3, "c"),
+        ]
+    )  # fmt: skip
+    fast, slow = make("fast"), make("slow")
+    fast.write(history.batch(spark, 0, 0, 15))
+    fast.write(history.batch(spark, 1, 15, 40))
+    assert state(target) == history.state(40) == {2: ("same transaction", None), 3: ("c", None)}
+    slow.write(history.batch(spark, 0, 0, 15))
+    assert state(target) == history.state(40)
+    slow.write(history.batch(spark, 1, 15, 25))
+    assert state(target) == history.state(40)
+
+
+def test_columns_that_a_change_leaves_out_stay(
+    target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession
+) -> None:
+    history = History(
+        [
+            Event(10, "create", 1, "a", "A"), Event(11, "create", 2, "b", "B"),
+            Event(20, "update", 1, "aa", None, ("big",)), Event(21, "update", 2, "bb", "BB"),
+            Event(30, "delete", 1), Event(31, "create", 1, "new", None),
+            Event(32, "update", 1, "newer", None, ("big",)),
+            Event(33, "update", 2, None, None, ("v", "big")),
+        ]
+    )  # fmt: skip
+    sink = make()
+    for number in range(3):
+        sink.write(history.batch(spark, number, 10 * number + 5, 10 * number + 15))
+        wanted = history.state(10 * number + 15)
+        if number == 2:
+            wanted[2] = ("bb", "BB")
+        assert state(target) == wanted
+
+
 def test_a_batch_that_failed_before_it_was_applied_leaves_nothing(
     target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

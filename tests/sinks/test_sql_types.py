@@ -64,6 +64,7 @@ def test_every_type_of_mysql_comes_back_from_mysql(
                 running.until(
                     lambda: all(_rows(copy, t) == _rows(source, t) for t in tables),
                     lambda: _apart(source, copy, tables),
+                    150.0,
                 )
                 for table in tables:  # and from the log
                     source.execute(
@@ -73,6 +74,7 @@ def test_every_type_of_mysql_comes_back_from_mysql(
                 running.until(
                     lambda: all(_rows(copy, t) == _rows(source, t) for t in tables),
                     lambda: _apart(source, copy, tables),
+                    150.0,
                 )
     finally:
         target.drop()

@@ -38,6 +38,7 @@ def written(values: list[Any], kind: pa.DataType) -> list[Any]:
         (pa.bool_(), True, "true", "true"),
         (pa.int64(), -(2**63), str(-(2**63)), str(-(2**63))),
         (pa.float64(), 0.1, "0.1", "0.1"),
+        (pa.float32(), 3.4028234663852886e38, "3.4028235e+38", "3.4028234663852886e+38"),
         (pa.decimal128(20, 0), Decimal(2**64 - 1), str(2**64 - 1), str(2**64 - 1)),
         (pa.decimal128(12, 10), Decimal("1E-10"), "1E-10", "'1E-10'"),
         (pa.date32(), 0, "1970-01-01", "'1970-01-01'"),

@@ -43,7 +43,7 @@ _TYPES: dict[pa.DataType, str] = {
     pa.timestamp("us"): "datetime(6)",
     pa.timestamp("us", tz="UTC"): "datetime(6)",
 }
-_OWN_TEXT = re.compile(r"(char|varchar|time|decimal)(\([\d,]+\))?( unsigned)?|(enum|set)\(.*\)|json", re.DOTALL)
+_OWN_TEXT = re.compile(r"(char|varchar|time|decimal)(\([\d,]+\))?( unsigned)?|(enum|set)\(.*\)", re.DOTALL)
 _OWN_BYTES = re.compile(r"(tiny|medium|long)?blob|(var)?binary\(\d+\)")
 _COMPRESSED = re.compile(r" /\*.*\*/$")
 _LENGTH = re.compile(r"(char|varchar|character|character varying)\((\d+)\)")
@@ -284,6 +284,8 @@ def _written(name: str, values: pa.Array) -> pa.Array:
             f"column {name!r} holds a float that is infinite or not a number, which MySQL cannot hold",
             hint="change the value in the source, or leave the column out with exclude",
         )
+    if kind == pa.float32():
+        values = values.cast(pa.float64())  # the shortest text of the greatest float is beyond it
     return values.cast(text.TEXT)
 
 
