@@ -65,8 +65,10 @@ class Batch:
 
     def each(self, write: Callable[[TableBatch], None]) -> None:
         """Write the tables, a few at the same time. Raises what the first that fails raises."""
+        from pyspark import inheritable_thread_target
+
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dblog-sink") as pool:
-            for written in [pool.submit(write, table) for table in self.tables]:
+            for written in [pool.submit(inheritable_thread_target(write), table) for table in self.tables]:
                 written.result()
 
 
