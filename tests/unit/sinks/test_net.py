@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -51,7 +51,7 @@ def histories(draw: st.DrawFn) -> tuple[State, list[Row], list[Row]]:
             changes.append(event("truncate", place))
             here.clear()
         elif kind == "delete" and here.pop(key_of(key), False):
-            changes.append(event("delete", place, **key))
+            changes.append(event("delete", place, **key, **draw(st.just({}) | values)))
         else:
             op = "update" if key_of(key) in here else "create"
             left = draw(unchanged)
@@ -100,7 +100,12 @@ def at_once(state: State, truncated: bool, found: Sequence[Row]) -> State:
     return state
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# An example takes Spark a second: a failure is not made smaller.
+@settings(
+    max_examples=15,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(histories())
 def test_the_net_effect_is_that_of_the_events_one_by_one(
     spark: SparkSession, history: tuple[State, list[Row], list[Row]]
