@@ -46,7 +46,7 @@ class Listener(EnvelopeTarget):
         self.endpoint = endpoint
 
     def settings(self) -> dict[str, Any]:
-        return {"url": self.endpoint.url, "size": 7, "retries": 1, "timeout": 10}
+        return {"url": self.endpoint.url, "size": 100, "retries": 1, "timeout": 10}
 
     def texts(self, table: TableName) -> list[str]:
         raise NotImplementedError
