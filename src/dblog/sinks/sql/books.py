@@ -86,12 +86,14 @@ class Books:
             f"where pipeline = {self._pipeline}"
         )
 
-    def least(self, session: Session, table: str, position: int) -> int:
-        """The least position from which on some pipeline may still bring a state of the table's rows."""
+    def least(self, session: Session, position: int) -> int:
+        """The least position from which on some pipeline may still bring a state of a row, when this one is at
+        `position`. Those that write none of its tables follow another source; those that write none yet may."""
         writers = self.name("writers")
+        common = f"{writers} as w join {writers} as m on m.id = w.id and m.pipeline = {self._pipeline}"
         [(found,)] = session.run(
-            f"select min(position) from {self.name('batches')} as b where pipeline <> {self._pipeline} and "
-            f"(exists (select 1 from {writers} as w where w.pipeline = b.pipeline and w.id = '{table}') "
+            f"select min(position) from {self.name('batches')} as b where b.pipeline <> {self._pipeline} and "
+            f"(exists (select 1 from {common} where w.pipeline = b.pipeline) "
             f"or not exists (select 1 from {writers} as w where w.pipeline = b.pipeline))"
         )
         return position if found is None else min(int(found), position)

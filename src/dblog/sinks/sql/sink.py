@@ -177,15 +177,15 @@ class SqlSink(Sink):
         with session.transaction():
             if self._books.taken(session, batch.id, batch.position, lock=True):
                 return
+            least = self._books.least(session, batch.position)
             # Always in the same order, so that two pipelines do not wait for each other.
             for share in sorted(shares, key=lambda share: share.into.id):
-                self._apply_share(session, batch, share)
+                self._apply_share(session, share, least)
             self._books.record(session, batch.id, batch.position)
 
-    def _apply_share(self, session: Session, batch: Batch, share: Share) -> None:
+    def _apply_share(self, session: Session, share: Share, least: int) -> None:
         into, target, books = share.into, self._target, self._books
         doing = f"writing table {into.name}"
-        least = books.least(session, into.id, batch.position)
         known = books.known(session, into.id, lock=True)
         if known is None:
             raise SinkUnreachable(f"the books have nothing about table {into.name} any more")
