@@ -19,13 +19,16 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
     """A session whose own files are in `work`."""
     from pyspark.errors import PySparkException
 
+    from dblog.sinks.packages import fetching
     from dblog.spark.failure import cause
     from dblog.spark.session import session
 
     own = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
     own["spark.sql.warehouse.dir"] = str(work / "warehouse")
+    own |= settings or {}
     try:
-        spark = session("dblog run", **{k.replace(".", "__"): v for k, v in {**own, **(settings or {})}.items()})
+        with fetching(own.get("spark.jars.packages", "")):
+            spark = session("dblog run", **{k.replace(".", "__"): v for k, v in own.items()})
     except (PySparkException, OSError) as error:
         raise cause(f"Spark did not start: {error}") from error
     try:

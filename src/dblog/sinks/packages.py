@@ -65,8 +65,8 @@ def fetching(packages: str) -> Iterator[None]:
             raise
         raise ConfigError(
             f"Spark did not start: the packages {packages!r} could not be fetched",
-            hint="Spark has printed why; it needs the network once, then they are kept in ~/.ivy2.5.2; a mirror is set "
-            "as spark.jars.repositories in spark-defaults.conf; everything else works without these sinks",
+            hint="dblog run --verbose shows why; Spark needs the network once, then keeps them in ~/.ivy2.5.2; a "
+            "mirror is set as spark.jars.repositories in spark-defaults.conf; all else works without these sinks",
         ) from None
 
 
