@@ -38,15 +38,23 @@ def test_every_setting_gets_a_value() -> None:
     ("given", "message", "hint"),
     [
         ({}, "sink 1 needs the setting 'path': where to", "allowed is a text"),
-        ({"path": ""}, "sink 1: setting 'path' has the value ''", "allowed is a text"),
-        ({"path": "a", "sise": 1}, "sink 1 has no setting 'sise'", "the settings are path, size, password, schema"),
-        ({"path": "a", "size": 11}, "setting 'size' has the value 11", "allowed is a whole number from 1 to 10"),
+        ({"path": ""}, "setting 'sink 1.path' has the value ''", "allowed is a text"),
+        (
+            {"path": "a", "sise": 1},
+            "sink 1 has no setting 'sise'",
+            "did you mean 'size'? the settings are path, size, password, schema",
+        ),
+        ({"path": "a", "size": 11}, "setting 'sink 1.size' has the value 11", "allowed is a whole number from 1 to 10"),
         (
             {"path": "a", "schema_changes": "ignored"},
-            "setting 'schema_changes' has the value 'ignored'",
+            "setting 'sink 1.schema_changes' has the value 'ignored'",
             "allowed is evolve or ignore or fail",
         ),
-        ({"path": "a", "password": 1234}, "setting 'password' has a value that is not shown", "allowed is a text"),
+        (
+            {"path": "a", "password": 1234},
+            "setting 'sink 1.password' has a value that is not shown",
+            "allowed is a text",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, Any], message: str, hint: str) -> None:
@@ -77,5 +85,5 @@ def test_a_kind_takes_what_it_says(kind: Kind, good: list[Any], bad: list[Any]) 
         read = read_settings("sink", {"s": value}, known)["s"]
         assert read == (tuple(value) if isinstance(value, list) else value)
     for value in bad:
-        with pytest.raises(ConfigError, match="'s' has"):
+        with pytest.raises(ConfigError, match=r"'sink\.s' has"):
             read_settings("sink", {"s": value}, known)
