@@ -104,7 +104,7 @@ def _part(
         "catchup": lambda: catchup.measure(
             source, ours, size(source.catchup_changes), rounds, against_debezium=against_debezium
         ),
-        "dump": lambda: dump.measure(source, ours, size(source.dump_rows), rounds, against_debezium=against_debezium),
+        "dump": lambda: dump.measure(source, ours, size(3_000_000), rounds, against_debezium=against_debezium),
         "latency": lambda: latency.measure(source, ours, size(2_000_000), max(3.0, 15 * scale), min(rounds, 2)),
         "writers": lambda: writers.measure(
             postgres_only(), ours, size(10), size(2_000_000), max(3, int(10 * scale)), min(rounds, 2)

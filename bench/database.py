@@ -41,7 +41,6 @@ class Database(ABC):
     has_debezium: bool = True
     catchup_changes: int = 600_000
     """Enough for our side to take some seconds, and for Java to do little else than the work."""
-    dump_rows: int = 3_000_000
     schema: str
     columns: str
     url: str

@@ -34,6 +34,7 @@ LAG_SECONDS = 2.0
 LATE_SECONDS = 2.0
 LATE_ROWS = 400_000
 LATE_WAIT = 0.5
+"""A stream that is so late may wait so long for so many rows in one batch."""
 
 
 class Capture:

@@ -121,7 +121,7 @@ def test_a_spool_that_cannot_be_written_is_named(database: AnyDatabase, query: M
 def test_a_stream_that_is_late_takes_much_at_once(
     database: AnyDatabase, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"LATE_ROWS": 100_000, "LATE_WAIT": 30.0, "RUSH_BYTES": 0}.items():
+    for name, value in {"LATE_ROWS": 100_000, "LATE_WAIT": 30.0, "RUSH_BYTES": -1}.items():
         monkeypatch.setattr(capture, name, value)
     database.execute("create table t (id int primary key, n int, note text)")
     stream = query(dump="never")
