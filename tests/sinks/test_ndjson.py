@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
+from dblog.sinks import ndjson
 from dblog.sinks.base import Batch, Place, Sink
 from dblog.sinks.folder import folder_name
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
@@ -62,6 +64,33 @@ class TestNdjson(SinkSuite):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return Files(tmp_path / "disk" / "events")
+
+
+class Printed(EnvelopeTarget):
+    """What this process has printed, and before it those that were killed (`tests.sinks.app`)."""
+
+    sink = "stdout"
+    exactly_once = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def texts(self, table: TableName) -> list[str]:
+        said = [*sorted(self.folder.glob("sink-*.said")), self.folder / "stdout"]
+        whole = (line for path in said for line in path.read_text().splitlines(keepends=True))
+        beginning = f'{{"schema":"{table.schema}","table":"{table.name}",'
+        return [line for line in whole if line.startswith(beginning) and line.endswith("}\n")]
+
+
+class TestStdout(SinkSuite):
+    @pytest.fixture
+    def target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+        with (tmp_path / "stdout").open("w") as output:
+            monkeypatch.setattr(ndjson, "sys", SimpleNamespace(stdout=output))  # the process's own is pytest's
+            yield Printed(tmp_path)
 
 
 # What no database is needed for
