@@ -36,7 +36,7 @@ from dblog.spark.failure import cause
 
 ACTS_PER_SECOND = 50
 LOOK_SECONDS = 0.1
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 """How long something may take before the example gives up."""
 
 Act = Callable[[Any, random.Random], None]

@@ -62,8 +62,8 @@ def run(scene: Scene) -> bool:
         return {(table, key): tuple(rest) for table, sql in FOUND.items() for key, *rest in new.select(sql)}
 
     with (
-        scene.busy((old, change_clients), (old, change_purchases)) as home,
         scene.pipeline(HERE / "migration.toml", OLD_URL=old.url, NEW_URL=new.url),
+        scene.busy((old, change_clients), (old, change_purchases)) as home,
     ):
         scene.until("the new tables have rows", found)
         scene.go_on()

@@ -35,9 +35,9 @@ def run(scene: Scene) -> bool:
         return {key: tuple(rest) for key, *rest in index.select(f"select id, {fields} from documents")}
 
     with (
-        scene.busy((customers, change_customers), (orders, change_orders)) as home,
         scene.pipeline(HERE / "customers.toml", CUSTOMERS_URL=customers.url, INDEX_URL=index.url),
         scene.pipeline(HERE / "orders.toml", ORDERS_URL=orders.url, INDEX_URL=index.url),
+        scene.busy((customers, change_customers), (orders, change_orders)) as home,
     ):
         scene.until("the first documents are there", found)
         scene.go_on()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from io import StringIO
 from itertools import count
@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from dblog.core.schema import TableName, TableSchema
 from dblog.demo.mysqld import find_mariadb
+from dblog.sinks.base import TableBatch
 from examples import scenery
 from examples.activity import __main__ as activity
 from examples.activity.activity import into
 from examples.migration import __main__ as migration
 from examples.replication import __main__ as replication
+from examples.replication.documents import renew
 from examples.scenery import Database, Scene, differences, main
 
 if TYPE_CHECKING:
@@ -52,6 +55,14 @@ class Stage(Scene):
         return self.said.getvalue().splitlines()[-1]
 
 
+def empty(index: Database, name: str) -> None:
+    """A batch in which a table is emptied, after its copy has taken it."""
+    index.run(f"delete from copies.{name}")
+    schema = TableSchema(TableName("", name), (), ("id",))
+    with closing(index.connect()) as connection, connection.cursor() as cursor:
+        renew(cursor, TableBatch(schema.table, schema, None, None, (1, 1), incomplete=False))
+
+
 @pytest.fixture(scope="module")
 def stage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with ExitStack() as stack:
@@ -81,6 +92,10 @@ class TestRuns:
         words = {word for (word,) in index.select("select unnest(tsvector_to_array(words)) from documents")}
         assert {"ada", "bergen", "tea", "cocoa"} < words
         assert not index.select("select from information_schema.columns where column_name = 'card'")
+        empty(index, "customers")
+        assert index.select("select body->>'customer', count(*) from documents group by 1") == [(None, len(wanted))]
+        empty(index, "orders")
+        assert index.select("select from documents") == []
 
     @with_mariadb
     def test_an_old_schema_becomes_a_new_one_and_is_verified_while_people_write(self, stage: Stage) -> None:
