@@ -39,7 +39,7 @@ def run(scene: Scene) -> bool:
         scene.pipeline(HERE / "orders.toml", ORDERS_URL=orders.url, INDEX_URL=index.url),
         scene.busy((customers, change_customers), (orders, change_orders)) as home,
     ):
-        scene.until("the first documents are there", found)
+        scene.until("the orders of the beginning are found", lambda: len(found()) > ORDERS // 2)
         scene.go_on()
         changes = home()
         scene.settle("nobody writes any more; the last changes arrive", wanted, found)
