@@ -99,7 +99,7 @@ def migrated(old: TableBatch, table: Table) -> TableBatch:
     changes, rows = (None if f is None else selected(f, old, table.columns) for f in (old.changes, old.rows))
     frame = changes if changes is not None else rows
     assert frame is not None
-    fields = frame.schema[: len(table.columns)]
+    fields = frame.schema.fields[: len(table.columns)]
     columns = tuple(
         Column(c.name, c.dataType.simpleString(), to_arrow_type(c.dataType, timezone="UTC")) for c in fields
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from io import StringIO
@@ -17,13 +18,13 @@ from rich.console import Console
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.demo.mysqld import find_mariadb
-from dblog.sinks.base import TableBatch
+from dblog.sinks.base import Batch, TableBatch
 from examples import scenery
 from examples.activity import __main__ as activity
 from examples.activity.activity import into
 from examples.migration import __main__ as migration
 from examples.replication import __main__ as replication
-from examples.replication.documents import renew
+from examples.replication.documents import LOCK, Documents, renew
 from examples.scenery import Database, Scene, differences, main
 
 if TYPE_CHECKING:
@@ -96,6 +97,20 @@ class TestRuns:
         assert index.select("select body->>'customer', count(*) from documents group by 1") == [(None, len(wanted))]
         empty(index, "orders")
         assert index.select("select from documents") == []
+
+    def test_two_pipelines_make_documents_one_after_the_other(self, stage: Stage) -> None:
+        index = stage.postgres("locked")
+        index.run((ROOT / "examples/replication/index.sql").read_text())
+        documents = Documents({"url": index.url, "source": "orders"})
+        with closing(index.connect()) as other, other.cursor() as cursor, ThreadPoolExecutor(1) as pool:
+            cursor.execute("select pg_advisory_lock(%s)", [LOCK])
+            writing = pool.submit(documents.write, Batch(0, 1, ()))
+            while not index.select("select from pg_locks where not granted"):
+                assert not writing.done()
+            assert index.select("select batch from dblog.batches") == [(0,)]  # the copy does not wait
+            cursor.execute("select pg_advisory_unlock(%s)", [LOCK])
+            writing.result()
+        documents.close()
 
     @with_mariadb
     def test_an_old_schema_becomes_a_new_one_and_is_verified_while_people_write(self, stage: Stage) -> None:
