@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 from dblog.cli.program import FAILED, INTERRUPTED, exit_code, show
+from dblog.cli.signals import terminable
 from dblog.demo.board import Board
 from dblog.demo.database import MARIADB_SETTINGS, POSTGRES_SETTINGS
 from dblog.demo.mysqld import MySQLServer, find_mariadb
@@ -255,6 +256,7 @@ def main(example: Callable[[Scene], bool], about: str | None) -> None:
         with ExitStack() as stack:
             temporary = tempfile.TemporaryDirectory(prefix="dblog-example-", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(temporary))
+            stack.enter_context(terminable())
             stack.enter_context(nullcontext() if given.verbose else quiet(folder / "stderr"))
             converged = example(Scene(stack, Console(highlight=False), folder, given.seconds))
     except DBLogError as error:
