@@ -43,7 +43,7 @@ test: lint types ## Lint, types and all tests, on every server there is
 	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
 	scripts/kafka.sh $(VENV)
-	$(WITH_JAVA) $(BIN)/pytest -n 3
+	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 3
 
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, and watch it
 	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres)

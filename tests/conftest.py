@@ -282,9 +282,9 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    from tests.spark.apps import QUICK_START, spark_home
+    from tests.spark.home import quick_spark
 
-    os.environ["SPARK_HOME"] = str(spark_home(tmp_path_factory.mktemp("spark")))
+    os.environ.update(quick_spark())
     # Spark's Python workers are not children of this process: they find the package by this variable.
     source = str(Path(__file__).parent.parent / "src")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
@@ -293,7 +293,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Xss16m {QUICK_START}",
+        "spark.driver.extraJavaOptions": "-Xss16m",
         "spark.driver.memory": "1g",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",

@@ -27,6 +27,8 @@ class OnPostgres(Database):
     shutdown = signal.SIGINT
     large = "(select string_agg(md5(random()::text), '') from generate_series(1, 300))"
     """A text that does not compress below a page."""
+    slow = "pg_sleep(0.002) is not null"
+    """A condition that is true of every row, after two milliseconds."""
 
     def execute(self, *statements: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         """Run statements, each of which commits; the rows of the last one."""
@@ -96,6 +98,7 @@ class OnMySQL(MySQLDatabase):
     source = mysql.MySQL
     shutdown = signal.SIGTERM
     large = "repeat(sha2(rand(), 224), 200)"
+    slow = "sleep(0.002) = 0"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -19,7 +19,7 @@ from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChan
 from dblog.spark.failure import cause
 from tests.cli.program import Process, dblog, document
 from tests.conftest import Database
-from tests.spark.apps import QUICK_START, spark_home
+from tests.spark.home import quick_spark
 
 URL = ("--url", "postgresql://app:secret-7@127.0.0.1:1/shop")
 
@@ -147,8 +147,7 @@ def test_a_pipeline_goes_on_where_it_stopped_and_says_why_it_cannot(database: Da
             DBLOG_URL=database.url,
             DBLOG_STATE=str(tmp_path / "state.db"),
             JAVA_HOME=os.environ.get("JAVA_HOME", ""),
-            JDK_JAVA_OPTIONS=QUICK_START,
-            SPARK_HOME=str(spark_home(tmp_path)),
+            **quick_spark(),
         )
 
     def rows() -> list[dict[str, Any]]:

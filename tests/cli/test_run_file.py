@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.program import Process, dblog, document
 from tests.conftest import Database
-from tests.spark.apps import QUICK_START, spark_home
+from tests.spark.home import quick_spark
 
 on_one = pytest.mark.parametrize("postgres", ["pg18"], indirect=True)
 
@@ -48,8 +48,7 @@ class Shop:
         environment = {
             "SHOP_PASSWORD": self.password,
             "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
-            "JDK_JAVA_OPTIONS": QUICK_START,
-            "SPARK_HOME": str(spark_home(self.folder)),
+            **quick_spark(),
         }
         self.lives.append(Process(folder, "run", self.folder / "shop.toml", *arguments, **environment))
         return self.lives[-1]

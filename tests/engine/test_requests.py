@@ -393,7 +393,7 @@ def test_a_dump_backs_off_while_the_source_is_busy_and_says_why(
     if "max_select_seconds" in settings:
         monkeypatch.setattr("dblog.core.throttle.PENALTY_SECONDS", 60.0)
     control.set(**settings)
-    dump = control.ask("t")
+    dump = control.ask("t", where=shop.slow)
     wait_until(lambda: [stream.step(), why in (stream.engine.status()["waiting"] or "")][1])
     assert len(delivered(stream, dump)) <= 10
     shop.execute("update pair set n = 9")

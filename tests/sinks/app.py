@@ -42,7 +42,7 @@ class Life:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**environment(folder), "SPARK_LOCAL_DIRS": str(folder / "local")},
+                env={**environment(), "SPARK_LOCAL_DIRS": str(folder / "local")},
                 start_new_session=True,
             )
 

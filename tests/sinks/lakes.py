@@ -31,7 +31,7 @@ from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.packages import package_of
 from dblog.spark.rows import Typed
 from tests.sinks.target import Key, Row, Target
-from tests.spark.apps import QUICK_START
+from tests.spark.home import QUICK_START
 
 NAME = TableName("public", "t")
 ID, N, NOTE = (

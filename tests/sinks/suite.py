@@ -26,7 +26,8 @@ from tests.engine.writers import create_hot, writers
 from tests.families import AnyDatabase, OnPostgres
 from tests.server.postgres.test_types import MADE_TYPES, TYPES, spelled
 from tests.sinks.app import Life
-from tests.sinks.conftest import on_families
+from tests.sinks.cases import ODD, cases, twenty
+from tests.sinks.conftest import FAMILIES, on_families
 from tests.sinks.pipeline import Pipeline, Written, differences, stream_options
 from tests.sinks.target import Target, sink_class
 
@@ -59,10 +60,7 @@ class SinkSuite:
     @pytest.fixture
     def table(self, database: AnyDatabase) -> AnyDatabase:
         """The source with a table `t` of the keys 1 to 20."""
-        database.execute(
-            "create table t (id int primary key, n int, note varchar(100))",
-            f"insert into t select i, 0, concat('row ', i) from {database.series(1, 20)}",
-        )
+        database.execute(*twenty(database, "t"))
         return database
 
     # -- what reaches the target ------------------------------------------------------------------------------
@@ -86,80 +84,19 @@ class SinkSuite:
             running.follows("t")
             running.follows("u", key=("a", "b"))
 
-    def test_a_row_may_come_and_go_in_one_batch(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
+    def test_whatever_is_done_to_rows_and_tables_is_followed(
+        self, database: AnyDatabase, target: Target, pipeline: MakePipeline
+    ) -> None:
+        given = [*cases(database), *([ODD] if target.odd_names else [])]
+        for case in given:
+            database.execute(*case.create)
         with pipeline() as running:
-            running.follows()
-            table.transact(
-                "insert into t values (30, 1, 'a'), (31, 1, 'b')",
-                "update t set n = 2 where id = 30",
-                "delete from t where id = 31",
-                "delete from t where id = 5",
-                "insert into t values (5, 9, null)",
-                "update t set n = 10 where id = 5",
-                "delete from t where id = 6",
-                "insert into t values (6, 9, 'again')",
-                "delete from t where id = 6",
-            )
-            running.follows()
-
-    def test_a_key_that_changes_moves_its_row(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
-        with pipeline() as running:
-            running.follows()
-            table.execute("update t set id = id + 100 where id <= 5")
-            running.follows()
-            table.transact(
-                "update t set id = -1 where id = 7",
-                "update t set id = 7, n = 70 where id = 8",
-                "update t set id = 8, n = 80 where id = -1",
-                "delete from t where id = 9",
-                "update t set id = 9 where id = 10",
-            )
-            running.follows()
-
-    def test_a_truncate_empties_the_table(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
-        table.execute("create table v (id int primary key, n int)", "insert into v values (1, 1)")
-        with pipeline() as running:
-            running.follows("t", "v")
-            table.execute("truncate t")
-            running.follows("t", "v")
-            table.execute("insert into t values (1, 1, 'after')")
-            running.follows("t", "v")
-            table.transact(
-                "update t set n = 2",
-                "insert into t values (2, 2, 'lost')",
-                "truncate t",
-                "insert into t values (2, 3, 'kept'), (3, 3, 'kept')",
-                "update t set n = 4 where id = 3",
-            )
-            running.follows("t", "v")
-
-    def test_what_the_log_leaves_out_stays_as_it_is(self, database: AnyDatabase, pipeline: MakePipeline) -> None:
-        """PostgreSQL does not write a large value that an update does not touch."""
-        database.execute(
-            "create table t (id int primary key, n int, big text)",
-            "alter table t alter big set storage external",
-            f"insert into t select i, 0, concat({database.large}, i) from {database.series(1, 6)}",
-        )
-        with pipeline() as running:
-            running.follows()
-            database.execute("update t set n = 1 where id <= 3")
-            running.follows()
-            database.transact(
-                "update t set n = 2 where id = 1",
-                "update t set n = 3 where id = 1",
-                "update t set big = null where id = 2",
-                "update t set n = 3 where id = 2",
-                f"update t set big = concat({database.large}, 'new') where id = 3",
-                "update t set n = 3 where id = 3",
-                f"insert into t values (7, 0, {database.large})",
-                "update t set n = 3 where id = 7",
-                "delete from t where id = 4",
-                f"insert into t values (4, 0, {database.large})",
-                "update t set n = 3 where id = 4",
-            )
-            running.follows()
-            database.execute("update t set id = 60 where id = 6")
-            running.follows()
+            for number in range(1 + max(len(case.done) for case in given)):
+                going_on = [case for case in given if number <= len(case.done)]
+                for case in going_on if number else ():
+                    database.transact(*case.done[number - 1])
+                for case in going_on:
+                    running.follows(case.table, key=case.key)
 
     def test_every_type_arrives_as_it_was_delivered(
         self, database: OnPostgres, target: Target, pipeline: MakePipeline
@@ -200,20 +137,6 @@ class SinkSuite:
         kinds = {name: kind for name, (kind, _) in cases.items()}
         assert [f"{kinds.get(d.split(chr(39))[1])}: {d}" for d in differences(found, expected)] == []
 
-    def test_odd_names_are_kept(self, database: OnPostgres, target: Target, pipeline: MakePipeline) -> None:
-        if not target.odd_names:
-            pytest.skip("such names cannot be there")
-        database.execute(
-            'create table "Order" ("from" int primary key, "two words" text, "a.b" text, "Größe" int, "q""`q" int)',
-            """insert into "Order" values (1, 'a', 'b', 1, 2)""",
-        )
-        with pipeline() as running:
-            running.follows("Order", key=("from",))
-            database.execute(
-                """insert into "Order" values (2, null, 'c', 3, 4)""", """update "Order" set "a.b" = 'd'"""
-            )
-            running.follows("Order", key=("from",))
-
     def test_a_route_names_the_table_and_its_columns(
         self, table: AnyDatabase, target: Target, pipeline: MakePipeline
     ) -> None:
@@ -233,7 +156,7 @@ class SinkSuite:
 
     # -- whatever happens -------------------------------------------------------------------------------------
 
-    @on_families
+    @pytest.mark.parametrize("database", FAMILIES[-1:], indirect=True)
     def test_it_converges_while_others_write(
         self, database: AnyDatabase, target: Target, pipeline: MakePipeline
     ) -> None:
@@ -412,32 +335,6 @@ class SinkSuite:
             assert "extra" in said
             assert "hint: " in said
             assert running.rows() == before
-
-    def test_a_column_may_be_dropped(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
-        with pipeline() as running:
-            running.follows()
-            table.transact(
-                "update t set note = 'last', n = 1 where id = 1",
-                "insert into t values (30, 3, 'short life')",
-                "alter table t drop column note",
-                "update t set n = 2 where id in (1, 2, 30)",
-                "insert into t values (31, 3)",
-            )
-            running.follows()
-            table.execute("update t set n = 4", "delete from t where id = 5")
-            running.follows()
-
-    def test_a_type_may_grow(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
-        with pipeline() as running:
-            running.follows()
-            table.transact(
-                "update t set n = 7 where id = 2",
-                "alter table t alter n type bigint",
-                "update t set n = 5000000000 where id = 1",
-            )
-            running.follows()
-            table.execute("update t set n = n + 1")
-            running.follows()
 
     def _mode(self, mode: str) -> dict[str, Any]:
         return {"schema_changes": mode} if "schema_changes" in self._known else {}

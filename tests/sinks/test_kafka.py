@@ -32,7 +32,7 @@ from tests.sinks.batches import T, change, frame, read
 from tests.sinks.envelopes import EnvelopeTarget
 from tests.sinks.suite import SinkSuite
 from tests.sinks.target import Target
-from tests.spark.apps import CONNECTORS
+from tests.spark.home import CONNECTORS
 
 pytestmark = [
     pytest.mark.spark,

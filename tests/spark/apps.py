@@ -14,15 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyspark
 
 from tests.history import History
+from tests.spark.home import quick_spark
 
 ROOT = Path(__file__).parents[2]
-CONNECTORS = Path(sys.prefix) / "kafka" / "spark"
-"""Where `scripts/kafka.sh` puts Spark's connector for Kafka, so that no test waits for Spark to fetch it."""
-# Most of an application's life here is its start, which optimized code and a parallel collector only make longer.
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class App:
@@ -42,7 +38,7 @@ class App:
                 stdin=subprocess.PIPE,
                 bufsize=0,
                 cwd=folder,
-                env={**environment(folder), "SPARK_LOCAL_DIRS": str(folder / "local")},  # a killed one leaves them
+                env={**environment(), "SPARK_LOCAL_DIRS": str(folder / "local")},  # a killed one leaves them
                 start_new_session=True,
             )
 
@@ -105,29 +101,15 @@ def _session(process: psutil.Process) -> int | None:
         return None
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """For processes of Spark, whose home is made in the folder."""
+def environment() -> dict[str, str]:
+    """For processes of Spark."""
     return {
         **os.environ,
-        "SPARK_HOME": str(spark_home(folder)),
+        **quick_spark(),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYSPARK_PYTHON": sys.executable,
-        "JDK_JAVA_OPTIONS": QUICK_START,
     }
-
-
-def spark_home(folder: Path) -> Path:
-    """Spark without the zip of its Python files, which each of its many Python processes would compile anew, and with
-    the connectors that are there."""
-    home = folder / "spark"
-    (home / "conf").mkdir(parents=True, exist_ok=True)
-    connectors = [f"spark.{part}.extraClassPath {CONNECTORS}/*\n" for part in ("driver", "executor")]
-    (home / "conf" / "spark-defaults.conf").write_text("".join(connectors))
-    for part in ("bin", "jars"):
-        if not (home / part).exists():
-            (home / part).symlink_to(Path(pyspark.__file__).parent / part)
-    return home
 
 
 def delivered(folder: Path, key: tuple[str, ...] = ("id",)) -> History:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import Database
 from tests.spark.apps import delivered, environment, running
+from tests.spark.home import java_options
 
 pytestmark = [
     pytest.mark.server,
@@ -35,7 +36,7 @@ def launch(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=output,
             cwd=folder,
-            env={**environment(folder), "SPARK_NO_DAEMONIZE": "1"},
+            env={**environment(), "JDK_JAVA_OPTIONS": java_options(), "SPARK_NO_DAEMONIZE": "1"},
             start_new_session=True,
         )
 

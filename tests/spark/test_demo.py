@@ -32,6 +32,7 @@ from dblog.demo.shop import Shop, ShopTable
 from dblog.demo.verify import compare, examine
 from dblog.errors import DBLogError, SchemaChanged
 from dblog.spark.failure import cause
+from tests.spark.home import quick_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,13 @@ LAST_LINE = r"converged: (\d+) rows, (\d+) log events, (\d+) rows dropped as sta
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """`dblog demo` in a process of its own, whose temporary files are in `folder`."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        **quick_spark(),
+        "PYTHONPATH": str(SOURCE),
+        "TMPDIR": str(folder),
+        "PYTHONUNBUFFERED": "1",
+    }
     return subprocess.Popen(
         [sys.executable, "-c", "from dblog.cli import main; main()", "demo", *arguments],
         stdout=subprocess.PIPE,

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dblog.core.event import DUMP_SEQ, Op, change_schema
 from dblog.core.offset import Chunk, Extent, pinned
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.errors import ConfigError
 from dblog.spark import ranges
 from dblog.spark.ranges import TableRange, ranges_of
 from dblog.spark.work import Work
@@ -213,3 +214,11 @@ def test_a_table_that_is_gone_has_nothing(spark: SparkSession, spool: Spool) -> 
     found = read(spark, spool, Log(window, (lost,)), Emit(window, lost))["t"]
     assert found.schema == T
     assert rows(found.changes, "id", "v") == [(1, "a")]
+
+
+@pytest.mark.parametrize("name", ["_LSN", "_whole", "V", "_dblog_last"])
+def test_columns_that_cannot_be_told_apart_are_refused(spark: SparkSession, spool: Spool, name: str) -> None:
+    schema = TableSchema(T.table, (ID, V, Column(name, "int", pa.int32())), ("id",))
+    with pytest.raises(ConfigError, match=f"column {name!r} of public.t") as refused:
+        read(spark, spool, Log(Window(10, 30, ((write(spool, "l-1", schema, {"id": 2, "_lsn": 10}),),)), ()))
+    assert "!public.t" in str(refused.value.hint)

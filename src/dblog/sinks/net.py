@@ -49,7 +49,7 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
     rest = [name for name in table.schema.names if name not in table.schema.key]
     row = f.struct(*(_quoted(name) for name in rest), f.col("_op"), f.col("_lsn"), f.col("_seq"), f.col("_unchanged"))
     begun = f.max(f.when(f.col("_op").isin("delete", "create"), place))
-    found = [f.max_by(row, place).alias("_last"), begun.alias("_begun")]
+    found = [f.max_by(row, place).alias("_dblog_last"), begun.alias("_dblog_begun")]
     if table.incomplete:
         known = [
             f.max_by(
@@ -58,16 +58,18 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
             )
             for name in rest
         ]
-        found += [column.alias(f"_known{n}") for n, column in enumerate(known)]
+        found += [column.alias(f"_dblog_known{n}") for n, column in enumerate(known)]
     grouped = changes.groupBy(*(_quoted(name) for name in table.schema.key)).agg(*found)
-    last = f.col("_last")
+    last = f.col("_dblog_last")
     values = {name: last.getField(name) for name in rest}
     unchanged = last.getField("_unchanged")
     if table.incomplete:
         held = {name: _held(n) for n, name in enumerate(rest)}
         missing = {name: f.coalesce(f.array_contains(unchanged, name), f.lit(False)) for name in rest}
         values = {
-            name: f.when(missing[name] & held[name], f.col(f"_known{n}").getField("value")).otherwise(values[name])
+            name: f.when(missing[name] & held[name], f.col(f"_dblog_known{n}").getField("value")).otherwise(
+                values[name]
+            )
             for n, name in enumerate(rest)
         }
         left = f.array_compact(f.array(*(f.when(missing[n] & ~held[n], f.lit(n)) for n in rest)))
@@ -78,7 +80,7 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
         last.getField("_lsn").alias("_lsn"),
         last.getField("_seq").alias("_seq"),
         unchanged.alias("_unchanged"),
-        f.col("_begun").isNotNull().alias("_whole"),
+        f.col("_dblog_begun").isNotNull().alias("_whole"),
     )
 
 
@@ -86,8 +88,8 @@ def _held(number: int) -> Column:
     """Whether the batch has a value for the column that belongs to the row as it is at the end."""
     from pyspark.sql import functions as f
 
-    known = f.col(f"_known{number}")
-    begun = f.col("_begun")
+    known = f.col(f"_dblog_known{number}")
+    begun = f.col("_dblog_begun")
     return known.isNotNull() & (begun.isNull() | (known.getField("at") >= begun))
 
 

@@ -133,12 +133,14 @@ class Route:
         if not changes:
             return frame.where(kept)
         out = f.col("_op").isin("create", "update") & ~kept
-        values = [_named(n) if n in schema.key else f.when(~f.col("_out"), _named(n)).alias(n) for n in schema.names]
+        values = [
+            _named(n) if n in schema.key else f.when(~f.col("_dblog_out"), _named(n)).alias(n) for n in schema.names
+        ]
         metadata = [_named(n) for n in frame.columns if n not in schema.names and n not in ("_op", "_unchanged")]
-        return frame.withColumn("_out", out).select(
+        return frame.withColumn("_dblog_out", out).select(
             *values,
-            f.when(f.col("_out"), f.lit("delete")).otherwise(f.col("_op")).alias("_op"),
-            f.when(~f.col("_out"), f.col("_unchanged")).alias("_unchanged"),
+            f.when(f.col("_dblog_out"), f.lit("delete")).otherwise(f.col("_op")).alias("_op"),
+            f.when(~f.col("_dblog_out"), f.col("_unchanged")).alias("_unchanged"),
             *metadata,
         )
 

@@ -3,9 +3,9 @@
 A decoder finds where each value lies (`Cells`: a start and a length per row, over one buffer) and the kernels here turn
 a whole column of them into an Arrow array. Nothing loops over rows; a value is never a Python object.
 
-Two techniques carry the weight. Text and bytes become an Arrow *view* array that points into the raw buffer, which
-Arrow's own cast then copies into place (and checks to be UTF-8). Decimal digits are read eight at a time: a 64-bit word
-holds eight ASCII digits, and three multiplications fold them into a number.
+Two techniques carry the weight. The raw buffer is taken for an Arrow array of the values and of what lies between them,
+of which Arrow copies every second one. Decimal digits are read eight at a time: a 64-bit word holds eight ASCII digits,
+and three multiplications fold them into a number.
 """
 
 from __future__ import annotations
@@ -83,6 +83,11 @@ class Raw:
 
     def le32(self, at: Ints) -> npt.NDArray[np.uint32]:
         return self._words[1][at]
+
+    def blocks(self, at: Ints, size: int) -> Bytes:
+        """The bytes at each position, in an array of positions by bytes; at most as many as the padding has."""
+        every = np.ndarray((self.data.size - size + 1,), f"V{size}", self.data, 0, (1,))
+        return every[at].view(np.uint8).reshape(len(at), size)
 
     def be64(self, at: Ints) -> Words:
         return self._words[0][at].byteswap(inplace=True)
@@ -199,11 +204,43 @@ def lists(kind: pa.DataType, offsets: npt.NDArray[np.int32], values: pa.Array, v
     return pa.Array.from_buffers(kind, len(offsets) - 1, [bitmap, pa.py_buffer(offsets)], nulls, children=[values])
 
 
+def binary(cells: Cells, kind: pa.DataType | None = None) -> pa.Array:
+    """The bytes as they are; with `kind` string they are checked to be UTF-8. Raises pyarrow.ArrowInvalid."""
+    values = _in_order(cells)
+    if values is None:
+        values = _anywhere(cells)
+    if kind is None:
+        return values
+    content, _ = contiguous(values)
+    if content.max(initial=0) < 0x80:  # nothing else is as common, or as cheap to check
+        return pa.Array.from_buffers(kind, len(values), values.buffers(), values.null_count)
+    return values.cast(kind)
+
+
+def _in_order(cells: Cells) -> pa.Array | None:
+    """The values, if each lies behind the one before it, as they do unless the log was compressed.
+
+    The buffer is then taken for an array of values and of what lies between them, and every second one is copied.
+    """
+    start, end = cells.start, cells.start + cells.length
+    if cells.valid is not None:  # a null stands where the value before it ends
+        end = np.maximum.accumulate(np.where(cells.valid, end, 0))
+        start = np.where(cells.valid, start, end)
+    if np.any(start[1:] < end[:-1]):
+        return None
+    edges = np.empty(2 * len(cells) + 1, np.int32)
+    edges[:-1:2], edges[1::2] = start, end
+    edges[-1] = edges[-2:-1].max(initial=0)
+    both = pa.Array.from_buffers(pa.binary(), 2 * len(cells), [None, pa.py_buffer(edges), cells.raw.buffer], 0)
+    found = pc.take(both, pa.array(np.arange(len(cells), dtype=np.int32) * 2), boundscheck=False)
+    bitmap, nulls = validity(cells.valid)
+    return pa.Array.from_buffers(pa.binary(), len(cells), [bitmap, *found.buffers()[1:]], nulls)
+
+
 _INLINE = 12
 
 
-def binary(cells: Cells, kind: pa.DataType | None = None) -> pa.Array:
-    """The bytes as they are; with `kind` string they are checked to be UTF-8. Raises pyarrow.ArrowInvalid."""
+def _anywhere(cells: Cells) -> pa.Array:
     # An Arrow view is 16 bytes: a length, then up to 12 bytes of the value itself, or 4 of them, the number of a buffer
     # and an offset into it. Bytes after a short value should be zero; they are not, and the cast does not look at them.
     length = np.maximum(cells.length, 0)
@@ -216,11 +253,17 @@ def binary(cells: Cells, kind: pa.DataType | None = None) -> pa.Array:
     views[:, 1] = rest
     bitmap, nulls = validity(cells.valid)
     buffers = [bitmap, pa.py_buffer(views), cells.raw.buffer]
-    return pa.Array.from_buffers(pa.binary_view(), len(cells), buffers, nulls).cast(kind or pa.binary())
+    return pa.Array.from_buffers(pa.binary_view(), len(cells), buffers, nulls).cast(pa.binary())
+
+
+_KEEP_FIRST = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
 
 def differ(left: Cells, right: Cells) -> Mask:
     """Where the bytes of two columns are not the same; nulls equal nothing."""
+    if max(left.length.max(initial=0), right.length.max(initial=0)) <= 8:
+        apart = (left.raw.le64(left.start) ^ right.raw.le64(right.start)) & _KEEP_FIRST[np.maximum(left.length, 0)] != 0
+        return np.asarray(apart | (left.length != right.length) | (left.length < 0))
     same = pc.equal(binary(left), binary(right)).fill_null(False)
     return ~np.asarray(same.to_numpy(zero_copy_only=False), np.bool_)
 

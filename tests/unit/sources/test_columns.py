@@ -30,6 +30,17 @@ def test_binary_gives_the_bytes_of_every_length(values: list[bytes | None]) -> N
     assert made.to_pylist() == values
 
 
+@given(st.data())
+def test_binary_gives_the_bytes_in_any_order_wherever_nulls_lie(data: st.DataObject) -> None:
+    values = data.draw(binaries.filter(len))
+    order = data.draw(st.lists(st.integers(0, len(values) - 1)))
+    laid = cells(values).take(np.array(order, np.int64))
+    where = Raw.origin + data.draw(st.integers(0, 100))
+    made = columns.binary(Cells(laid.raw, np.where(laid.length < 0, where, laid.start), laid.length))
+    made.validate(full=True)
+    assert made.to_pylist() == [values[n] for n in order]
+
+
 @given(st.lists(st.none() | st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)))
 def test_strings_gives_the_text(values: list[str | None]) -> None:
     made = columns.strings(cells([None if value is None else value.encode() for value in values]))
@@ -75,10 +86,13 @@ def test_unhex_says_when_a_value_is_not_hex(value: bytes) -> None:
     assert not whole
 
 
-@given(st.lists(st.tuples(st.binary(max_size=15), st.binary(max_size=15))))
-def test_differ_compares_bytes(pairs: list[tuple[bytes, bytes]]) -> None:
+@pytest.mark.parametrize("most", [8, 15])
+@given(st.data())
+def test_differ_compares_bytes(most: int, data: st.DataObject) -> None:
+    value = st.none() | st.binary(max_size=most)
+    pairs = data.draw(st.lists(st.tuples(value, value) | value.map(lambda same: (same, same))))
     left, right = (cells([pair[side] for pair in pairs]) for side in (0, 1))
-    assert columns.differ(left, right).tolist() == [a != b for a, b in pairs]
+    assert columns.differ(left, right).tolist() == [a is None or a != b for a, b in pairs]
 
 
 def test_absent_names_the_columns_that_a_row_lacks() -> None:

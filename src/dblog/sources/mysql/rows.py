@@ -183,8 +183,9 @@ def _next(layout: Layout, raw: Raw, at: Ints) -> Ints:
 
 def _length(raw: Raw, at: Ints, prefix: int) -> Ints:
     at = np.minimum(at, raw.tail)
-    if prefix == 1:
-        return raw.data[at].astype(np.int64)
+    if prefix <= 2:  # bytes are found faster than words that lie anywhere
+        size = raw.data[at].astype(np.int64)
+        return size if prefix == 1 else size + (raw.data[at + 1].astype(np.int64) << 8)
     return (raw.le32(at) & np.uint32((1 << 8 * prefix) - 1)).astype(np.int64)
 
 

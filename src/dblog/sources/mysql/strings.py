@@ -67,11 +67,9 @@ def _padded(cells: Cells, column: MyColumn) -> columns.Bytes:
     """The values in an array of rows by bytes."""
     size = column.kind.size
     refuse(column, cells.length > size, lambda row: f"{cells.length[row]} bytes")
-    content, ends = columns.contiguous(columns.binary(cells))
-    length = np.diff(ends)
-    rows = np.zeros((len(cells), size), np.uint8)
-    at = np.arange(len(content)) + np.repeat(np.arange(len(cells)) * size - ends[:-1], length)
-    rows.reshape(-1)[at] = content
+    rows = cells.raw.blocks(cells.start, size)
+    if np.any(cells.length < size):
+        rows[np.arange(size) >= cells.length[:, None]] = 0
     return rows
 
 
