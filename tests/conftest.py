@@ -67,7 +67,7 @@ EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if instal
 MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
 WITH_SPARK = {
-    "spark": ("tests/spark/", "tests/cli/test_run"),
+    "spark": ("tests/spark/", "tests/cli/test_run", "tests/examples/"),
     "sinks": ("tests/sinks/", "tests/unit/sinks/"),
 }
 """What runs in one process, because it shares a Spark session."""
