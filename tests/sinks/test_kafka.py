@@ -452,6 +452,42 @@ def test_a_secret_is_not_shown(spark: SparkSession, opened: Open) -> None:
     assert secret not in str(wrong.value)
 
 
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SECURED = {
+    "listener.security.protocol.map": "BROKER:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.broker.plain.sasl.jaas.config": (
+        f'{LOGIN} username="broker" password="own" user_broker="own" user_shop="right";'
+    ),
+}
+
+
+def test_a_cluster_may_want_a_password(spark: SparkSession, tmp_path: Path) -> None:
+    def options(password: str) -> dict[str, str]:
+        login = f'{LOGIN} username="shop" password="{password}";'
+        return {
+            **PATIENCE,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": login,
+        }
+
+    given = table(T, frame(spark, [change("create", 1, 1, "a")]))
+    with KafkaBroker(settings=SECURED) as secured:
+        wrong = Followed(spark, secured, tmp_path, options=options("wr0ng"))
+        with pytest.raises(SinkError, match="SaslAuthentication") as refused:
+            wrong.write(given)
+        assert "password" in str(refused.value.hint)
+        assert "wr0ng" not in str(refused.value)
+        kafka = Followed(spark, secured, tmp_path, options=options("right"))
+        kafka.write(given)
+        source = spark.read.format("kafka").option("subscribe", kafka.topic)
+        for name, value in {**options("right"), "bootstrap.servers": secured.servers}.items():
+            source = source.option(f"kafka.{name}", value)
+        assert [json.loads(row.value)["after"]["id"] for row in source.load().collect()] == [1]
+
+
 # -- the connector ------------------------------------------------------------------------------------------------
 
 
