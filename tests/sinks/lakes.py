@@ -2,10 +2,7 @@
 runs on will do.
 
 A connector is built for one minor version of Spark, and is not always there for the newest. Where none is, the tests
-are left out with the reason. They run on another PySpark from an environment that has it:
-
-    python -m venv --system-site-packages /tmp/lake && /tmp/lake/bin/pip install 'pyspark==4.2.*'
-    /tmp/lake/bin/python -m pytest tests/sinks/test_delta.py
+are left out with the reason; `make lakes` runs them on the PySpark that it is there for.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ def needs(sink: str) -> pytest.MarkDecorator:
     try:
         package_of(sink, None)
     except ConfigError as error:
-        return pytest.mark.skip(reason=error.message)
+        return pytest.mark.skip(reason=f"{error.message}: make lakes")
     return pytest.mark.spark
 
 

@@ -243,9 +243,9 @@ from dblog.sinks.packages import fetching
 with fetching("no.such:connector_2.13:1"):
     dblog.session(spark__jars__packages="no.such:connector_2.13:1", spark__jars__ivy="ivy")
 """
-    source = str(Path(__file__).parents[2] / "src")
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH")]))
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": source}, capture_output=True,
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
         text=True, timeout=300, check=False,
     )  # fmt: skip
     assert ended.returncode != 0
