@@ -121,6 +121,9 @@ def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.authenticate.socketTimeout": "2m",  # a busy machine is slow, not wrong
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
