@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test demo example bench clean
+.PHONY: help install format lint types unit check test lakes demo example bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -44,6 +44,9 @@ test: lint types ## Lint, types and all tests, on every server there is
 	scripts/mysql.sh $(VENV)
 	scripts/kafka.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 3
+
+lakes: $(INSTALLED) ## Test Delta, Iceberg and Declarative Pipelines, on the PySpark that each is built for (optional)
+	$(WITH_JAVA) scripts/lakes.sh $(VENV)
 
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, and watch it
 	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres)

@@ -2,10 +2,7 @@
 runs on will do.
 
 A connector is built for one minor version of Spark, and is not always there for the newest. Where none is, the tests
-are left out with the reason. They run on another PySpark from an environment that has it:
-
-    python -m venv --system-site-packages /tmp/lake && /tmp/lake/bin/pip install 'pyspark==4.2.*'
-    /tmp/lake/bin/python -m pytest tests/sinks/test_delta.py
+are left out with the reason; `make lakes` runs them on the PySpark that it is there for.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ def needs(sink: str) -> pytest.MarkDecorator:
     try:
         package_of(sink, None)
     except ConfigError as error:
-        return pytest.mark.skip(reason=error.message)
+        return pytest.mark.skip(reason=f"{error.message}: make lakes")
     return pytest.mark.spark
 
 
@@ -124,7 +121,14 @@ def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.authenticate.socketTimeout": "2m",  # a busy machine is slow, not wrong
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
         "spark.sql.shuffle.partitions": "2",
+        # A few rows are sooner read than code for them is compiled: a quarter of the time.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }

@@ -1,4 +1,4 @@
-"""The sink `iceberg`, on a real Iceberg where there is one for this PySpark: `tests/sinks/lakes.py` says how else."""
+"""The sink `iceberg`, on a real Iceberg where there is one for this PySpark; `make lakes` else."""
 
 from __future__ import annotations
 

@@ -237,22 +237,23 @@ def test_a_session_without_the_connector_is_refused(spark: SparkSession, tmp_pat
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_package_that_cannot_be_fetched_is_said_to_be(tmp_path: Path) -> None:
-    code = """
+    code = f"""
 import dblog
 from dblog.sinks.packages import fetching
 with fetching("no.such:connector_2.13:1"):
-    dblog.session(spark__jars__packages="no.such:connector_2.13:1", spark__jars__ivy="ivy")
+    dblog.session(spark__jars__packages="no.such:connector_2.13:1", spark__jars__ivy="{tmp_path / "ivy"}")
 """
-    source = str(Path(__file__).parents[2] / "src")
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH")]))
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": source}, capture_output=True,
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
         text=True, timeout=300, check=False,
     )  # fmt: skip
     assert ended.returncode != 0
     assert (
         "ConfigError: Spark did not start: the packages 'no.such:connector_2.13:1' could not be fetched" in ended.stderr
     )
-    assert "everything else works without" in ended.stderr
+    assert "unresolved dependency: no.such#connector_2.13;1" in ended.stderr
+    assert "all else works without" in ended.stderr
 
 
 # -- pages -----------------------------------------------------------------------------------------------------------
