@@ -23,7 +23,8 @@ import pytest
 
 from tests.conftest import SERVERS, Database
 from tests.sinks.lakes import Delta, lake_session, needs
-from tests.spark.apps import QUICK_START, ROOT
+from tests.spark.apps import ROOT
+from tests.spark.home import QUICK_START
 
 EXAMPLE = ROOT / "examples" / "declarative"
 HOME = Path(pyspark.__file__).parent
