@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test lakes demo example bench clean
+.PHONY: help install format lint types unit check test thorough lakes demo example bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -43,7 +43,10 @@ test: lint types ## Lint, types and all tests, on every server there is
 	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
 	scripts/kafka.sh $(VENV)
-	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 3
+	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 3 $(MORE)
+
+thorough: ## The same, and on the second server of a kind what is the same there (optional)
+	$(MAKE) test MORE=--thorough
 
 lakes: $(INSTALLED) ## Test Delta, Iceberg and Declarative Pipelines, on the PySpark that each is built for (optional)
 	$(WITH_JAVA) scripts/lakes.sh $(VENV)

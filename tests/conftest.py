@@ -8,6 +8,7 @@ a database of its own on it.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 import uuid
@@ -66,34 +67,48 @@ EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if instal
 # One of each family is enough but for what a server writes and how it says it.
 MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
-WITH_SPARK = {
-    "spark": ("tests/spark/", "tests/cli/test_run", "tests/examples/"),
-    "sinks": ("tests/sinks/", "tests/unit/sinks/"),
-}
-"""What runs in one process, because it shares a Spark session."""
+WITH_SPARK = ("tests/spark/", "tests/sinks/", "tests/unit/sinks/", "tests/cli/test_run", "tests/examples/")
+"""What shares a Spark session in a process."""
+AGAIN = re.compile(
+    r"tests/(cli/|engine/test_(dump|privilege|slots)).*pg15"
+    r"|tests/sinks/test_(sql\.py::TestMySQL|suite_itself\.py::TestState|ndjson\.py::TestStdout)"
+)
+"""What is only the same as another test on a second server, or with a second sink, of its kind."""
 
 
-def pytest_report_header() -> list[str]:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="also what is the same on a second server of its kind")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--thorough") and not any("::" in given for given in config.args):
+        config.hook.pytest_deselected(items=[item for item in items if AGAIN.match(item.nodeid)])
+        items[:] = [item for item in items if not AGAIN.match(item.nodeid)]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = []
     for name, install in INSTALLS.items():
         found = find_install(install)
         lines.append(f"{name}: " + (PostgresServer(found).version if found else f"not installed ({install}), left out"))
     for name, program in MYSQL_INSTALLS.items():
         lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
+    if not config.getoption("--thorough"):
+        lines.append("some tests only on one server of a kind: --thorough (make thorough) takes the others in")
     return lines
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 3`: the tests with Spark, each of which keeps all cores busy, one after the other in two processes, and
-    first because they take the longest; every other test wherever there is room."""
+    """With `-n 3`: a file of tests with Spark in one process, and those first because they take the longest; every
+    other test wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneSpark(LoadScopeScheduling):
+    class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((name for name, begin in WITH_SPARK.items() if nodeid.startswith(begin)), nodeid)
+            return nodeid.partition("::")[0] if nodeid.startswith(WITH_SPARK) else nodeid
 
-    return OneSpark(config, log)
+    return ByFile(config, log)
 
 
 class Database:

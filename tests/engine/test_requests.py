@@ -377,7 +377,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
         ({"probe": "select nonsense", "probe_max": 0}, "the probe failed"),
         ({"probe": "delete from busy", "probe_max": 0}, "the probe failed"),
         ({"max_lag_seconds": 0.001}, "lag of"),
-        ({"max_select_seconds": 0.000001, "chunk_rows": 10}, "a select took"),
+        ({"max_select_seconds": 0.001, "chunk_rows": 10}, "a select took"),
     ],
 )
 def test_a_dump_backs_off_while_the_source_is_busy_and_says_why(
