@@ -256,13 +256,14 @@ def _anywhere(cells: Cells) -> pa.Array:
     return pa.Array.from_buffers(pa.binary_view(), len(cells), buffers, nulls).cast(pa.binary())
 
 
-_KEEP_FIRST = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+KEEP_FIRST = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+"""By number: a mask of so many bytes of a word, the first ones."""
 
 
 def differ(left: Cells, right: Cells) -> Mask:
     """Where the bytes of two columns are not the same; nulls equal nothing."""
     if max(left.length.max(initial=0), right.length.max(initial=0)) <= 8:
-        apart = (left.raw.le64(left.start) ^ right.raw.le64(right.start)) & _KEEP_FIRST[np.maximum(left.length, 0)] != 0
+        apart = (left.raw.le64(left.start) ^ right.raw.le64(right.start)) & KEEP_FIRST[np.maximum(left.length, 0)] != 0
         return np.asarray(apart | (left.length != right.length) | (left.length < 0))
     same = pc.equal(binary(left), binary(right)).fill_null(False)
     return ~np.asarray(same.to_numpy(zero_copy_only=False), np.bool_)

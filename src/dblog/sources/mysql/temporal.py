@@ -180,15 +180,12 @@ def _fields(cells: Cells, column: MyColumn, *sizes: int) -> Any:
     return field
 
 
-_KEEP_FIRST = np.array([(1 << 8 * n) - 1 for n in range(8)], np.int64)
-
-
 def _datetime_row(cells: Cells, column: MyColumn) -> _Parts:
     """A date, hours, minutes and seconds in seven bytes, then microseconds; what is zero at the end is left out."""
     wrong = ~np.isin(cells.length, (0, 4, 7, 11)) & (cells.length >= 0)
     refuse(column, wrong, lambda row: f"{cells.length[row]} bytes")
     parts = _Parts(cells)
-    word = cells.raw.le64(cells.start).view(np.int64) & _KEEP_FIRST[np.clip(cells.length, 0, 7)]
+    word = (cells.raw.le64(cells.start) & columns.KEEP_FIRST[np.clip(cells.length, 0, 7)]).view(np.int64)
     parts.year, parts.month, parts.day = word & 0xFFFF, word >> 16 & 0xFF, word >> 24 & 0xFF
     parts.hour, parts.minute, parts.second = word >> 32 & 0xFF, word >> 40 & 0xFF, word >> 48
     exact = cells.length == 11
