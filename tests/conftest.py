@@ -295,37 +295,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    from tests.spark.home import quick_spark
+    from tests.spark.home import local_session, quick_spark
 
     os.environ.update(quick_spark())
-    # Spark's Python workers are not children of this process: they find the package by this variable.
-    source = str(Path(__file__).parent.parent / "src")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-Xss16m",
-        "spark.driver.memory": "1g",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        # A few rows are sooner read than code for them is compiled. Sparks that tests start as users do compile it.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
-    }
-    builder = SparkSession.builder.master("local[2]").appName("dblog tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    yield from local_session(tmp_path_factory.mktemp("warehouse"), {"spark.driver.memory": "1g"})

@@ -8,8 +8,6 @@ are left out with the reason; `make lakes` runs them on the PySpark that it is t
 from __future__ import annotations
 
 import datetime
-import os
-import sys
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
@@ -28,7 +26,7 @@ from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.packages import package_of
 from dblog.spark.rows import Typed
 from tests.sinks.target import Key, Row, Target
-from tests.spark.home import QUICK_START
+from tests.spark.home import QUICK_START, local_session
 
 NAME = TableName("public", "t")
 ID, N, NOTE = (
@@ -109,36 +107,13 @@ class Iceberg(Lake):
 
 
 def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:
-    source = str(Path(__file__).parents[2] / "src")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
         **sink.spark_settings,
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Xss16m {QUICK_START}",
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.authenticate.socketTimeout": "2m",  # a busy machine is slow, not wrong
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
-        "spark.sql.shuffle.partitions": "2",
-        # A few rows are sooner read than code for them is compiled: a quarter of the time.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    builder = SparkSession.builder.master("local[2]").appName("dblog lake tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    yield from local_session(folder / "warehouse", settings)
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pyspark
+from pyspark.sql import SparkSession
 
 CONNECTORS = Path(sys.prefix) / "kafka" / "spark"
 """Where `scripts/kafka.sh` puts Spark's connector for Kafka, so that no test waits for Spark to fetch it."""
@@ -22,6 +24,23 @@ ARCHIVE = HOME / "classes.jsa"
 # Optimized code and a parallel collector only make a start longer.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 SHARED = f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
+
+FEW_ROWS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-Xss16m",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    # A few rows are sooner read than code for them is compiled. Sparks that tests start as users do compile it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
 
 
 def spark_home() -> Path:
@@ -48,6 +67,21 @@ def java_options() -> str:
 def quick_spark() -> dict[str, str]:
     """The environment of a process that starts a Spark."""
     return {"SPARK_HOME": str(spark_home()), "SPARK_SUBMIT_OPTS": java_options(), "SPARK_LAUNCHER_OPTS": QUICK_START}
+
+
+def local_session(warehouse: Path, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A Spark in this process, for tests with a few rows."""
+    # Spark's Python workers are not children of this process: they find the package by this variable.
+    source = str(Path(__file__).parents[2] / "src")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("dblog tests")
+    for name, value in {**FEW_ROWS, "spark.sql.warehouse.dir": str(warehouse), **settings}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
 
 
 def main() -> None:
