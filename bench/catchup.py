@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench import debezium
 from bench.database import Database, Stretch
 from bench.figures import Figure, Target, ratio, rotated
+from bench.machine import rest
 from bench.ours import Drain, Ours, middle
 
 
@@ -16,20 +17,25 @@ def measure(
     other: dict[str, list[float]] = {form: [] for form in debezium.FORMATS}
     with database.readers(), ours.stream(table=f"{database.schema}.wide", dump="never") as stream:
         stream.drain()  # from here on it has a checkpoint
+        database.write_stretch(changes)
+        stream.drain()  # and Java has compiled the code, as in a stream that has run for a minute
         for number in range(rounds):
             stretch = database.write_stretch(changes)
 
             def receive(stretch: Stretch = stretch) -> None:
+                rest()
                 limit.append(stretch.changes / database.receive_log(stretch))
 
             def drain(stretch: Stretch = stretch) -> None:
                 ours.warm()
+                rest()
                 drains.append(stream.drain())
                 if drains[-1].rows != stretch.changes:
                     raise RuntimeError(f"{stretch.changes} changes were written, {drains[-1].rows} came")
 
             def compare(stretch: Stretch = stretch) -> None:
                 for form, rates in other.items():
+                    rest()
                     rates.append(debezium.drain_log(database, stretch, form).rate)
 
             for side in rotated([receive, drain, *([compare] if against_debezium else [])], number):

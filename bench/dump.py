@@ -6,6 +6,7 @@ from bench import debezium
 from bench.catchup import _phases as phases
 from bench.database import Database
 from bench.figures import Figure, Target, ratio, rotated
+from bench.machine import rest
 from bench.ours import Drain, Ours, middle
 
 DEBEZIUM_SHARE = 2 / 15
@@ -21,9 +22,11 @@ def measure(
     database.fill("big", rows)
 
     def read() -> None:
+        rest()
         limit.append(rows / database.read_out("big"))
 
     def drain() -> None:
+        rest()
         with ours.stream(table=f"{database.schema}.big") as stream:
             drains.append(stream.drain())
         if drains[-1].rows != rows:
@@ -31,6 +34,7 @@ def measure(
 
     def compare() -> None:
         for form, rates in other.items():
+            rest()
             rates.append(debezium.dump(database, "big", int(rows * DEBEZIUM_SHARE), form).rate)
 
     read()  # the first read of a table also fills the cache

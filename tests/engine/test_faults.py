@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Callable
 
 import pytest
 
-from dblog.errors import DBLogError, PreconditionFailed, SourceError, WatermarkError
+from dblog.errors import DBLogError, PreconditionFailed, SourceError, TableLocked, WatermarkError
 from dblog.sources.base import Source
 from tests.engine.conftest import POSTGRES, MakeQuery, check, on, on_every, on_mysql, rows_of, wait_for
 from tests.engine.query import Query
@@ -180,18 +181,34 @@ def test_sessions_that_an_operator_ends_are_made_again(table: AnyDatabase, query
     assert stream.history.ops(5) == ["update", "update"]
 
 
+def cut(database: AnyDatabase, stream: Query, proxy: Proxy) -> None:
+    proxy.cut()
+
+
+def die(database: AnyDatabase, stream: Query, proxy: Proxy) -> None:
+    stream.stop()
+
+
+def crash(database: AnyDatabase, stream: Query, proxy: Proxy) -> None:
+    database.server.kill()
+    database.server.start()
+
+
 @on_every
-def test_a_large_transaction_that_is_cut_in_the_middle_comes_once_and_whole(
-    database: AnyDatabase, query: MakeQuery, proxy: Proxy
+@pytest.mark.parametrize("interrupt", [cut, die, crash])
+def test_a_large_transaction_that_is_interrupted_in_the_middle_comes_once_and_whole(
+    database: AnyDatabase, query: MakeQuery, proxy: Proxy, interrupt: Callable[[AnyDatabase, Query, Proxy], None]
 ) -> None:
     """A part of it has been written to the spool by then."""
+    database.durable()
     database.execute("create table t (id int primary key, n int, note text)")
     stream = query(url=proxy.through(database.url))
     stream.catch_up()
     before = proxy.forwarded
     database.execute(f"insert into t select i, 0, repeat({database.noise('i')}, 200) from {database.series(1, 5000)}")
     wait_for(lambda: proxy.forwarded > before + PART)
-    proxy.cut()
+    assert not stream.history.events
+    interrupt(database, stream, proxy)
     database.execute("update t set n = 1 where id = 7")
     stream.until(lambda: len(stream.history.events) > 5000)
     stream.history.check_order()
@@ -251,6 +268,23 @@ def test_a_watermark_row_that_was_deleted_is_an_error(table: AnyDatabase, query:
     table.execute("insert into dblog.watermark (id, token) values (1, '')")
     stream.restart()
     check(stream, table)
+
+
+@on_every
+def test_a_watermark_row_that_somebody_has_locked_is_waited_for(table: AnyDatabase, query: MakeQuery) -> None:
+    """In short turns: the server's own limit is long, or there is none."""
+    stream = query(parallelism=1)
+    stream.open_window()
+    other = table.connect(autocommit=False)
+    other.cursor().execute("update dblog.watermark set token = 'theirs'")
+    began = time.monotonic()
+    with pytest.raises(TableLocked):
+        stream.engine._source.write_watermark("ours")
+    assert time.monotonic() - began < 10
+    threading.Timer(2, other.rollback).start()
+    table.execute("update t set n = 1 where id = 5")
+    check(stream, table)
+    assert stream.history.ops(5) == ["update"]
 
 
 def test_a_watermark_table_that_was_dropped_is_an_error(table: AnyDatabase, query: MakeQuery) -> None:

@@ -163,6 +163,7 @@ def regrouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _sliced(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches():
+        batch.validate()  # Spark may have been told not to look whether values lie within their columns
         step = max(1, min(MOST_ROWS, MOST_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         for at in range(0, batch.num_rows, step):
             yield batch.slice(at, step)

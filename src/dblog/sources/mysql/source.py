@@ -203,7 +203,9 @@ class MySQL(Relational[Connection]):
     def _open(self, role: str) -> Connection:
         connection = connect(self.address, program=f"dblog {role}")
         with translating("preparing the session"), connection.cursor() as cursor:
-            cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
+            cursor.execute(
+                f"set session lock_wait_timeout = {LOCK_SECONDS}, session innodb_lock_wait_timeout = {LOCK_SECONDS}"
+            )
             if role in PEOPLE:
                 cursor.execute(f"set session {self._flavor(connection).time_limit.format(PEOPLE_SECONDS)}")
                 cursor.execute("set session transaction read only")

@@ -22,7 +22,7 @@ from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.resume import file_name
 
-TAKE_BYTES = 8 << 20
+TAKE_BYTES = 4 << 20
 PART_BYTES = 8 << 20
 HEARTBEAT_SECONDS = 1
 SILENCE_SECONDS = 30
