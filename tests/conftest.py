@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import psycopg2
 import psycopg2.extensions
-import pymysql
 import pytest
 
 from dblog.demo.mysqld import MySQLServer, find_mariadb, find_mysql
@@ -188,7 +187,7 @@ class MySQLDatabase:
         """A connection, as an application's, that is closed with the database at the latest."""
         at = mysql.parse(self.url)
         options = {"autocommit": True, "charset": "utf8mb4", "database": self.name, **options}
-        connection = pymysql.connect(host=at.host, port=at.port, user=at.user, password=at.password, **options)
+        connection = mysql.Connection(host=at.host, port=at.port, user=at.user, password=at.password, **options)
         self._opened.append(connection)
         return connection
 

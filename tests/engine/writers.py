@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pymysql
+import pymysql.err
 
-from dblog.sources.mysql.connect import parse
+from dblog.sources.mysql.connect import Connection, parse
 from tests.history import AUDIT, MYSQL_AUDIT, audited
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _write_all(url: str, clients: int, rows: int, rate: int, begun: Any, ended: 
 def _write(url: str, dice: random.Random, rows: int, pause: float, begun: Any, ended: Any) -> None:
     at = parse(url)
     place = {"host": at.host, "port": at.port, "database": at.database}
-    session = pymysql.connect(**place, user=at.user, password=at.password, autocommit=True)
+    session = Connection(**place, user=at.user, password=at.password, autocommit=True)
     cursor = session.cursor()
     cursor.execute("set session transaction isolation level read committed")
     scripts, weights = list(MYSQL_SCRIPTS), list(MYSQL_SCRIPTS.values())

@@ -31,6 +31,7 @@ FEW_ROWS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-Xss16m",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "tests.spark.daemon",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     # A few rows are sooner read than code for them is compiled. Sparks that tests start as users do compile it.
@@ -71,9 +72,11 @@ def quick_spark() -> dict[str, str]:
 
 def local_session(warehouse: Path, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """A Spark in this process, for tests with a few rows."""
-    # Spark's Python workers are not children of this process: they find the package by this variable.
-    source = str(Path(__file__).parents[2] / "src")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    # Spark's Python workers are not children of this process: they find the packages by this variable.
+    root = Path(__file__).parents[2]
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [f"{root / 'src'}", f"{root}", os.environ.get("PYTHONPATH")])
+    )
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("dblog tests")
     for name, value in {**FEW_ROWS, "spark.sql.warehouse.dir": str(warehouse), **settings}.items():

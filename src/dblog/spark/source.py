@@ -26,7 +26,7 @@ from dblog.segments import Limit
 from dblog.spark.options import Options, read_options
 from dblog.spark.ranges import OPTION, Handed, Range, RangeReader, handed
 from dblog.spark.rows import RESERVED, Enveloped, Shape, Typed
-from dblog.spark.work import Work, delivered, lanes
+from dblog.spark.work import Work, delivered, lanes, settle
 from dblog.spool import Spool
 from dblog.state import open_store
 
@@ -44,6 +44,7 @@ class DBLogSource(DataSource):
         return "dblog"
 
     def schema(self) -> StructType:
+        settle()
         if OPTION in self.options:
             return Range.decode(self.options[OPTION]).schema
         options = read_options(self.options)
@@ -53,6 +54,7 @@ class DBLogSource(DataSource):
         return ChangeReader(read_options(self.options), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        settle()
         if OPTION in self.options:
             return RangeReader(self.options)
         raise ConfigError(

@@ -38,7 +38,7 @@ def delivered(
     lane: Iterable[Work], shape: Shape, spool: Spool, source: Callable[[], Source], *, before: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a lane, in batches of a size that Spark likes. Runs on an executor."""
-    _settle()
+    settle()
     return regrouped(rows for work in lane for rows in _rows(work, shape, spool, source, before))
 
 
@@ -59,7 +59,8 @@ def _rows(
 
 
 @cache
-def _settle() -> None:
-    """Once per worker: Spark's worker collects garbage after every task, and what is loaded by now is not garbage."""
+def settle() -> None:
+    """Once per process: Spark's Python processes collect garbage after everything they are asked, which takes them 50
+    ms, and what is loaded by now is not garbage."""
     gc.collect()
     gc.freeze()
