@@ -43,7 +43,7 @@ test: lint types ## Lint, types and all tests, on every server there is
 	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
 	scripts/kafka.sh $(VENV)
-	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 3 $(MORE)
+	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 4 $(MORE)
 
 thorough: ## The same, and on the second server of a kind what is the same there (optional)
 	$(MAKE) test MORE=--thorough

@@ -99,7 +99,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 3`: a file of tests with Spark in one process, and those first because they take the longest; every
+    """With `-n 4`: a file of tests with Spark in one process, and those first because they take the longest; every
     other test wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,3 +135,11 @@ def test_the_rules_tell_right_from_wrong(tmp_path: Path, module: str, code: str,
     path.parent.mkdir(parents=True)
     path.write_text(code)
     assert forbidden(path, tmp_path) == wrong
+
+
+def test_a_process_loads_only_what_it_needs() -> None:
+    """Spark starts many Python processes, most of which only ask what columns there are."""
+    told = "import sys, dblog.spark.source; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout.split()
+    assert "dblog.engine" in loaded
+    assert not {"pandas", "dblog.sources.mysql.source", "dblog.sources.postgres.source"} & set(loaded)

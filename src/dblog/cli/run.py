@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import tempfile
 import time
@@ -240,12 +239,14 @@ class _Progress:
         self._said = 0.0
 
     def look(self, query: StreamingQuery, line: Any, *, last: bool = False) -> None:
-        now = query.lastProgress
-        if now is None:
+        from dblog.spark.progress import batches
+
+        done = batches(query)
+        if not done:
             if last and not self._as_json:
                 self._console.print("ended: there was nothing to do")
             return
-        for progress in query.recentProgress if now["batchId"] > self._batch else ():
+        for progress in done:
             if progress["batchId"] > self._batch:
                 self._batch = progress["batchId"]
                 self._rows += progress["numInputRows"]
@@ -253,7 +254,7 @@ class _Progress:
                     print_line(_document(progress))
         if self._as_json:
             return
-        text = f"batch {count(self._batch)}, {count(self._rows)} rows, the log up to {place(_position(now))}"
+        text = f"batch {count(self._batch)}, {count(self._rows)} rows, the log up to {place(_position(done[-1]))}"
         if line is not None:
             line.update(text)
         elif last or time.monotonic() - self._said > SAY_SECONDS:
@@ -272,6 +273,6 @@ def _document(progress: Any) -> dict[str, Any]:
 
 
 def _position(progress: Any) -> int | None:
-    end = progress["sources"][0]["endOffset"]
-    found = json.loads(end) if isinstance(end, str) else end
-    return (found or {}).get("pos")
+    from dblog.spark.progress import offset
+
+    return offset(progress, "endOffset").get("pos")

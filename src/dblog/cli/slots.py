@@ -92,6 +92,7 @@ def drop(
     """
     from dblog.sources.postgres.slots import drop_slot
 
+    _check_family(url)
     owners = _owners(place)
     if not is_ours(name, owners):
         raise SourceError(
@@ -114,15 +115,20 @@ def drop(
 
 
 def _connect(url: str) -> Any:
-    from dblog.sources.mysql.connect import SCHEMES
     from dblog.sources.postgres.connect import connect
+
+    _check_family(url)
+    return connect(url, application_name="dblog slots")
+
+
+def _check_family(url: str) -> None:
+    from dblog.sources.mysql.connect import SCHEMES
 
     if url.partition("://")[0] in SCHEMES:
         raise ConfigError(
             "MySQL and MariaDB have no replication slots: they keep their log for a time, whoever reads it",
             hint="dblog check tells whether that time is long enough",
         )
-    return connect(url, application_name="dblog slots")
 
 
 def _confirm(question: str) -> None:

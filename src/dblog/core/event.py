@@ -11,6 +11,7 @@ it sorts after every log event of its batch and before every event of the next.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 
 import pyarrow as pa
 
@@ -27,7 +28,11 @@ class Op(IntEnum):
     """Every row of the table is gone; the event has no key."""
 
 
-OP_NAMES = pa.array([op.name for op in Op])
+@cache
+def op_names() -> pa.Array:
+    """By number. Made when it is needed: the first array that is made loads pandas, and most processes make none."""
+    return pa.array([op.name for op in Op])
+
 
 DUMP_SEQ = 2**31 - 1
 """The ordinal of a dump row: after every log event at the same position."""
@@ -57,6 +62,11 @@ DELIVERED_FIELDS: tuple[pa.Field, ...] = (
 
 BEFORE = "_before"
 """The old row as a struct of the table's columns, after the table's columns; only when asked for."""
+
+RESERVED = frozenset({"_op", BEFORE, *(field.name for field in DELIVERED_FIELDS)})
+"""Names that no column of a table may have."""
+WHOLE = "_whole"
+"""One more in a pipeline, where a batch is brought to one row for each key (`sinks.net`)."""
 
 
 def change_schema(columns: pa.Schema, *, before: bool = False) -> pa.Schema:

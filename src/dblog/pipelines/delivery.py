@@ -22,6 +22,8 @@ from dblog.spool import Spool
 from dblog.tasks import Emit, Log
 
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0
+REMEMBERED = 1000
+"""As many batches as Spark could be asked for the progress of, and more."""
 
 
 class Delivery:
@@ -45,6 +47,8 @@ class Delivery:
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
         self._stopped = threading.Event()
+        self.rows: dict[int, int] = {}
+        """By the number of a batch: how many rows of dumps the sink has been given with it. Of the last batches."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         work = work_of(frame)
@@ -52,6 +56,9 @@ class Delivery:
             batch = self._batch(number, work)
             if batch.tables:
                 self._write(batch)
+        noted = [self._spool.noted(w.chunk.id) for w in work if isinstance(w, Emit)]
+        self.rows[number] = sum(n["rows"] for n in noted if n is not None)
+        self.rows.pop(number - REMEMBERED, None)
 
     def stop(self) -> None:
         """Do not wait any longer for a sink that is away."""

@@ -5,7 +5,6 @@ A stream that fails does not disturb the others, and one whose sink is away wait
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from dblog.sinks.base import Place, Sink
 from dblog.sinks.route import Route
 from dblog.spark.failure import cause
 from dblog.spark.options import Options, read_options
+from dblog.spark.progress import batches, offset
 from dblog.state import open_store
 from dblog.state.pipeline import Pipeline
 
@@ -54,6 +54,10 @@ class Reached:
     position: int | None
     seconds: float
     at: str
+    changes: int
+    """Of the log, since the stream was started."""
+    rows: int
+    """Of dumps, in this batch."""
 
 
 class Stream:
@@ -120,8 +124,10 @@ class Stream:
 
     def reached(self) -> list[Reached]:
         """The batches that Spark remembers, the newest last."""
-        query = self._query
-        return [] if query is None else [_reached(progress) for progress in query.recentProgress]
+        query, delivery = self._query, self._delivery
+        if query is None or delivery is None:
+            return []
+        return [_reached(p, delivery.rows.get(p["batchId"], 0)) for p in batches(query)]
 
     def take_no_more(self) -> None:
         """The batch that is being written is the last; a sink that is away is not waited for."""
@@ -147,8 +153,7 @@ class Stream:
 
     def _committed(self, query: StreamingQuery) -> bool:
         """Whether Spark has written down that the last batch is delivered: its progress comes after that."""
-        last = query.lastProgress
-        return self._taken < 0 or (last is not None and last["batchId"] >= self._taken)
+        return self._taken < 0 or any(p["batchId"] >= self._taken for p in batches(query)[-1:])
 
     def _run(self, spark: SparkSession, once: bool) -> None:
         try:
@@ -310,8 +315,12 @@ def _stream_name(config: Config, sink: SinkConfig, folder: Path) -> str:
     return config.name if config.alone else f"{config.name}_{sink.name}"
 
 
-def _reached(progress: Any) -> Reached:
-    end = progress["sources"][0]["endOffset"]
-    found = json.loads(end) if isinstance(end, str) else end
-    position = (found or {}).get("pos")
-    return Reached(progress["batchId"], position, progress["batchDuration"] / 1000, progress["timestamp"])
+def _reached(progress: Any, rows: int) -> Reached:
+    return Reached(
+        progress["batchId"],
+        offset(progress, "endOffset").get("pos"),
+        progress["batchDuration"] / 1000,
+        progress["timestamp"],
+        offset(progress, "latestOffset").get("events", 0),
+        rows,
+    )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, CHANGE_FIELDS, OP_NAMES
+from dblog.core.event import BEFORE, CHANGE_FIELDS, op_names
 from dblog.core.schema import TableSchema
 from dblog.errors import SinkError
 from dblog.sinks.base import Place, TableBatch
@@ -95,7 +95,7 @@ def images_of(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
     """The streaming envelope of rows that have the table's columns first: `key`, `before` and `after` as JSON."""
     own = len(schema.columns)
     told = metadata(rows, schema)
-    told["_op"] = pc.index_in(told["_op"], OP_NAMES)
+    told["_op"] = pc.index_in(told["_op"], op_names())
     columns = [told[field.name].cast(field.type) for field in CHANGE_FIELDS] + rows.columns[:own]
     names = [field.name for field in CHANGE_FIELDS] + list(schema.names)
     if BEFORE in told:

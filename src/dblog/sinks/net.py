@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from dblog.core.event import WHOLE
 from dblog.sinks.base import TableBatch
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _dump_rows(table: TableBatch) -> DataFrame | None:
     if table.rows is None:
         return None
     names = [_quoted(name) for name in table.schema.names]
-    return table.rows.select(*names, "_op", "_lsn", "_seq", "_unchanged", f.lit(False).alias("_whole"))
+    return table.rows.select(*names, "_op", "_lsn", "_seq", "_unchanged", f.lit(False).alias(WHOLE))
 
 
 def _net_changes(table: TableBatch) -> DataFrame | None:
@@ -80,7 +81,7 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
         last.getField("_lsn").alias("_lsn"),
         last.getField("_seq").alias("_seq"),
         unchanged.alias("_unchanged"),
-        f.col("_dblog_begun").isNotNull().alias("_whole"),
+        f.col("_dblog_begun").isNotNull().alias(WHOLE),
     )
 
 

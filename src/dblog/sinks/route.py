@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dblog.core.event import BEFORE, DELIVERED_FIELDS
+from dblog.core.event import BEFORE, RESERVED, WHOLE
 from dblog.core.names import Pattern
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MASKS = ("sha256", "redact", "null")
 REDACTED = "***"
-RESERVED = frozenset({"_op", "_whole", BEFORE, *(f.name for f in DELIVERED_FIELDS)})
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Route:
         names = [c.name for c in self._columns(schema)]
         if twice := sorted({n for n in names if names.count(n) > 1}):
             raise ConfigError(f"two columns of {schema.table} would be called {twice}", hint="change rename")
-        if taken := sorted(RESERVED & set(self.rename.values())):
+        if taken := sorted({*RESERVED, WHOLE} & set(self.rename.values())):
             raise ConfigError(f"columns of {schema.table} cannot be called {taken}", hint="dblog uses these itself")
 
     def _kept(self, schema: TableSchema) -> list[Column]:

@@ -13,7 +13,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import CHANGE_FIELDS, DELIVERED_FIELDS, OP_NAMES, Op
+from dblog.core.event import CHANGE_FIELDS, DELIVERED_FIELDS, Op, op_names
 from dblog.core.schema import TableSchema
 from dblog.errors import SchemaChanged
 from dblog.spark.json import join_members, json_text
@@ -22,9 +22,6 @@ _PARTS = ("schema", "table", "op", "key", "before", "after")
 
 ENVELOPE = pa.schema([*(pa.field(name, pa.string()) for name in _PARTS), *DELIVERED_FIELDS])
 """The columns of an envelope, as Spark's Arrow form of them in time zone UTC."""
-
-_LEAVES_A_ROW = pa.array([op in (Op.create, Op.update, Op.read) for op in Op])
-"""By the operation's number."""
 
 
 def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None = None) -> pa.RecordBatch:
@@ -63,10 +60,10 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
         [
             pa.repeat(schema.table.schema, rows),
             pa.repeat(schema.table.name, rows),
-            pc.take(OP_NAMES, op),
+            pc.take(op_names(), op),
             pc.if_else(pc.equal(op, Op.truncate.value), None, key),
             before,
-            pc.if_else(pc.take(_LEAVES_A_ROW, op), row, None),
+            pc.if_else(pc.is_in(op, pa.array([Op.create, Op.update, Op.read], op.type)), row, None),
             lsn,
             seq,
             txid,

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.schema import TableName
@@ -16,11 +16,11 @@ from dblog.errors import ConfigError
 from dblog.planner import Settings
 from dblog.segments import Limit
 from dblog.sources.mysql import connect as mysql
-from dblog.sources.mysql.kinds import TypeOptions as MyTypeOptions
-from dblog.sources.mysql.source import MySQL
 from dblog.sources.postgres.connect import Address, parse
-from dblog.sources.postgres.kinds import TypeOptions
-from dblog.sources.postgres.source import Postgres
+
+if TYPE_CHECKING:
+    from dblog.sources.mysql.source import MySQL
+    from dblog.sources.postgres.source import Postgres
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,11 @@ class Options:
 
     @property
     def source(self) -> Postgres | MySQL:
+        """Only the family that is asked for is loaded: Spark starts many Python processes."""
         if isinstance(self.address, mysql.Address):
+            from dblog.sources.mysql.kinds import TypeOptions as MyTypeOptions
+            from dblog.sources.mysql.source import MySQL
+
             return MySQL(
                 address=self.address,
                 patterns=self.patterns,
@@ -99,6 +103,9 @@ class Options:
                 before=self.settings.before,
                 writes=self.writes,
             )
+        from dblog.sources.postgres.kinds import TypeOptions
+        from dblog.sources.postgres.source import Postgres
+
         return Postgres(
             address=self.address,
             patterns=self.patterns,

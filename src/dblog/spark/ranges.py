@@ -22,10 +22,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dblog.core.event import RESERVED, WHOLE
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.spark.options import read_options
-from dblog.spark.rows import RESERVED, Typed
+from dblog.spark.rows import Typed
 from dblog.spark.work import Work, delivered
 from dblog.spool import LogFile, Spool
 from dblog.tasks import Emit, Log, Select, Window
@@ -189,7 +190,7 @@ OWN = "_dblog_"
 
 def _check_names(schema: TableSchema) -> None:
     """Spark does not tell columns apart that differ only in case, and nobody ours from the table's own."""
-    seen = {name.lower(): name for name in (*RESERVED, "_whole")}
+    seen = {name.lower(): name for name in (*RESERVED, WHOLE)}
     for name in schema.names:
         if name.lower() in seen or name.lower().startswith(OWN):
             other = seen.get(name.lower(), OWN)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, DELIVERED_FIELDS, OP_NAMES, Op
+from dblog.core.event import BEFORE, DELIVERED_FIELDS, Op, op_names
 from dblog.core.schema import TableSchema
 from dblog.errors import SchemaChanged
 from dblog.sources.base import Source
@@ -25,7 +25,6 @@ LEAST_ROWS, MOST_ROWS, MOST_BYTES = 4_096, 32_768, 32 << 20
 """Spark spends 50 to 100 us per batch it is handed, whatever its size."""
 
 METADATA = (pa.field("_op", pa.string()), *DELIVERED_FIELDS)
-RESERVED = frozenset(f.name for f in METADATA) | {BEFORE}
 
 
 class Shape(Protocol):
@@ -69,7 +68,7 @@ class Typed:
         columns, missing = self._columns(given, size)
         metadata = {
             **given,
-            "_op": OP_NAMES.take(given["_op"]),
+            "_op": op_names().take(given["_op"]),
             "_dump": pa.repeat(pa.scalar(dump, pa.string()), size),
             "_schema": pa.repeat(pa.scalar(schema.version), size),
             "_unchanged": _with_missing(given["_unchanged"], given["_op"], missing),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dblog.core.event import OP_NAMES, Op, change_schema
+from dblog.core.event import Op, change_schema, op_names
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Place
@@ -249,7 +249,7 @@ def test_events_keep_the_order_and_have_their_places() -> None:
         (lambda rows, schema: None, "NoneType"),
         (lambda rows, schema: rows, "_lsn"),
         (lambda rows, schema: event_columns(rows.column("_op"), rows.column("id")), "value: int32"),
-        (lambda rows, schema: event_columns(OP_NAMES, OP_NAMES), "5 events for 6 rows"),
+        (lambda rows, schema: event_columns(op_names(), op_names()), "5 events for 6 rows"),
     ],
 )
 def test_a_formatter_must_give_two_texts_for_each_row(gives: Any, said: str) -> None:
