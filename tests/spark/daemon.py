@@ -4,17 +4,16 @@ it anew, because a library might start a thread and lose it in the fork; those t
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 
 import pandas
-import pyspark.sql.worker.create_data_source
-import pyspark.sql.worker.lookup_data_sources
-import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker
 from pyspark.daemon import manager
 
-import dblog.spark.source
+__all__ = ["pandas", "pyspark"]
 
-__all__ = ["dblog", "pandas", "pyspark"]
+with suppress(ImportError):  # sinks are also tested with versions of Spark that the source does not run on
+    import dblog.spark.source  # noqa: F401
 
 if __name__ == "__main__":
     gc.collect()
