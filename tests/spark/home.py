@@ -21,8 +21,9 @@ CONNECTORS = Path(sys.prefix) / "kafka" / "spark"
 """Where `scripts/kafka.sh` puts Spark's connector for Kafka, so that no test waits for Spark to fetch it."""
 HOME = Path(sys.prefix) / f"spark-{pyspark.__version__}"
 ARCHIVE = HOME / "classes.jsa"
-# Optimized code and a parallel collector only make a start longer.
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+# Optimized code and a parallel collector only make a start longer. Java has little room for code that is not optimized,
+# and a Spark that lives through many tests needs more.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:-UsePerfData"
 SHARED = f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 
 FEW_ROWS = {
