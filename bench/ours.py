@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dblog
 from bench.database import Database
+from dblog.spark.progress import batches
 
 Progress = Mapping[str, Any]
 
@@ -125,14 +126,14 @@ def wait_for_batch(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 
 def _drain(query: StreamingQuery, total: float) -> Drain:
-    batches = [p for p in query.recentProgress if "addBatch" in p["durationMs"]]
-    phases: dict[str, float] = {"batches": len(batches)}
-    for batch in batches:
+    done = batches(query)
+    phases: dict[str, float] = {"batches": len(done)}
+    for batch in done:
         for name, millis in batch["durationMs"].items():
             phases[name] = phases.get(name, 0.0) + millis / 1000
-    rows = sum(p["numInputRows"] for p in batches)
-    full = [p for p in batches if p["numInputRows"]]
-    seconds = ended(full[-1]) - began(batches[0]) if full else 0.0
+    rows = sum(p["numInputRows"] for p in done)
+    full = [p for p in done if p["numInputRows"]]
+    seconds = ended(full[-1]) - began(done[0]) if full else 0.0
     return Drain(rows, seconds, total, phases)
 
 

@@ -219,7 +219,9 @@ def test_no_folder_is_needed_for_what_the_database_knows(database: Database, tmp
     assert not (tmp_path / "absent").exists()
 
 
-@pytest.mark.parametrize("command", [["slots"], ["slots", "list"], ["slots", "drop", "dblog_shop", "--yes"]])
+@pytest.mark.parametrize(
+    "command", [["slots"], ["slots", "list"], ["slots", "drop", "dblog_shop", "--yes"], ["slots", "drop", "x"]]
+)
 def test_mysql_has_no_slots(command: list[str], place: str) -> None:
     result = dblog(*command, "--url", "mysql://app:secret@127.0.0.1/shop", code=2)
     assert "MySQL and MariaDB have no replication slots" in result.stderr

@@ -139,7 +139,6 @@ class _Teller:
         self._in_place = console.is_terminal and not as_json
         self._status: Any = None
         self._reached: dict[str, Reached] = {}
-        self._rows: dict[str, int] = {}
         self._failed: set[str] = set()
         self._said = time.monotonic()
 
@@ -175,13 +174,12 @@ class _Teller:
         last = self._reached.get(stream.sink_name)
         if last is not None and now.batch <= last.batch:
             return
-        self._rows[stream.sink_name] = rows = self._rows.get(stream.sink_name, 0) + now.rows
         if now.position is None and last is not None:
             now = replace(now, position=last.position)
         self._reached[stream.sink_name] = now
         if self._as_json:
             told = {"batch": now.batch, "at": now.at, "seconds": now.seconds, "position": now.position}
-            print_line({"sink": stream.sink_name, **told, "changes": now.changes, "rows": rows})
+            print_line({"sink": stream.sink_name, **told, "changes": now.changes, "rows": now.rows})
 
     def _tell_failure(self, sink: str, error: DBLogError) -> None:
         if self._as_json:
@@ -194,5 +192,5 @@ class _Teller:
         reached = self._reached.get(stream.sink_name)
         if reached is None:
             return f"{stream.sink_name}: nothing delivered yet"
-        had = f"{count(reached.changes)} changes and {count(self._rows[stream.sink_name])} rows of dumps"
+        had = f"{count(reached.changes)} changes and {count(reached.rows)} rows of dumps"
         return f"{stream.sink_name}: batch {count(reached.batch)}, {had}, the log up to {place(reached.position)}"

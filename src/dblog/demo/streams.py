@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +18,7 @@ from dblog.core.offset import Offset
 from dblog.demo.database import Database
 from dblog.demo.shop import ShopTable
 from dblog.spark.failure import cause
+from dblog.spark.progress import offset
 
 ROUNDS = 10
 """Into so many rounds the dump of a table is cut, so that it meets many changes."""
@@ -70,9 +69,7 @@ class Stream:
         last = self._query.lastProgress
         if last is None:
             return None
-        (source,) = last["sources"]
-        end = Offset.from_json(_json(source["endOffset"]))
-        report = _json(source["latestOffset"]) or {}
+        end, report = Offset.from_json(offset(last, "endOffset")), offset(last, "latestOffset")
         counts = {name: report.get(name, 0) for name in ("windows", "dumped", "dropped", "events")}
         return Progress(end.position or 0, end.dumping or not end.tables, **counts)
 
@@ -90,10 +87,6 @@ def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:
         ordered.write.mode("overwrite").parquet(str(folder / f"batch={batch}"))
 
     return write
-
-
-def _json(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
 
 
 class LogEnd:

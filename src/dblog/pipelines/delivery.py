@@ -48,7 +48,8 @@ class Delivery:
         self._tasks = read.settings.parallelism
         self._stopped = threading.Event()
         self.rows: dict[int, int] = {}
-        """By the number of a batch: how many rows of dumps the sink has been given with it. Of the last batches."""
+        """By the number of a batch: how many rows of dumps the sink has been given up to it. Of the last batches."""
+        self._given = 0
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         work = work_of(frame)
@@ -57,7 +58,8 @@ class Delivery:
             if batch.tables:
                 self._write(batch)
         noted = [self._spool.noted(w.chunk.id) for w in work if isinstance(w, Emit)]
-        self.rows[number] = sum(n["rows"] for n in noted if n is not None)
+        self._given += sum(n["rows"] for n in noted if n is not None)
+        self.rows[number] = self._given
         self.rows.pop(number - REMEMBERED, None)
 
     def stop(self) -> None:

@@ -57,7 +57,7 @@ class Reached:
     changes: int
     """Of the log, since the stream was started."""
     rows: int
-    """Of dumps, in this batch."""
+    """Of dumps, likewise."""
 
 
 class Stream:
