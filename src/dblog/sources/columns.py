@@ -84,6 +84,9 @@ class Raw:
     def le32(self, at: Ints) -> npt.NDArray[np.uint32]:
         return self._words[1][at]
 
+    def le16(self, at: Ints) -> npt.NDArray[np.uint16]:
+        return self._words[2][at]
+
     def blocks(self, at: Ints, size: int) -> Bytes:
         """The bytes at each position, in an array of positions by bytes; at most as many as the padding has."""
         every = np.ndarray((self.data.size - size + 1,), f"V{size}", self.data, 0, (1,))

@@ -69,11 +69,8 @@ def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) 
     if np.any(op == _NONE):
         raise DecodeError(f"an event of type {kind[np.argmin(op)]} is no row event of table {layout.schema.table}")
     layout, first = _heads(layout, raw, start, end, op, _EXTRA[kind])
-    found, events = _images(layout, raw, first, end)
-    # By event: where the bytes lie says nothing, because those of decompressed events lie behind all others.
-    order = np.argsort(events, kind="stable") if np.any(np.diff(events) < 0) else slice(None)
-    found, events = found[order], events[order]
-    images = np.bincount(events, minlength=len(start))
+    found, images = _images(layout, raw, first, end)
+    events = np.repeat(np.arange(len(start)), images)
     update = op == Op.update
     if np.any(images[update] & 1):
         raise DecodeError(f"an update of table {layout.schema.table} in the log has no new row")
@@ -140,14 +137,21 @@ def _only(layout: Layout, present: tuple[int, ...]) -> Layout:
 
 
 def _images(layout: Layout, raw: Raw, at: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Where every image begins, and its event: in order of each event, not of the log."""
+    """Where every image begins, event by event, and how many each event has."""
+    count = len(at)
     event = np.flatnonzero(at < end)
     at, end = at[event], end[event]
-    found, events = [], []
+    found, events, ordinals = [], [], []
+    step = 0
     while len(event) >= _FEW:
         found.append(at)
         events.append(event)
-        at = _next(layout, raw, at)
+        ordinals.append(np.full(len(at), step))
+        step += 1
+        try:
+            at = _next(layout, raw, at)
+        except IndexError:
+            raise _misfit(layout) from None
         more = at < end
         if np.any(at > end):
             raise _misfit(layout)
@@ -156,8 +160,13 @@ def _images(layout: Layout, raw: Raw, at: Ints, end: Ints) -> tuple[Ints, Ints]:
         walked = _walk(layout, raw, first, last)
         found.append(np.array(walked, np.int64))
         events.append(np.full(len(walked), number))
+        ordinals.append(np.arange(step, step + len(walked)))
     empty = np.empty(0, np.int64)
-    return np.concatenate([empty, *found]), np.concatenate([empty, *events])
+    event = np.concatenate([empty, *events])
+    counts = np.bincount(event, minlength=count)
+    ordered = np.empty(len(event), np.int64)
+    ordered[(np.cumsum(counts) - counts)[event] + np.concatenate([empty, *ordinals])] = np.concatenate([empty, *found])
+    return ordered, counts
 
 
 def _misfit(layout: Layout) -> DecodeError:
@@ -165,27 +174,30 @@ def _misfit(layout: Layout) -> DecodeError:
 
 
 def _next(layout: Layout, raw: Raw, at: Ints) -> Ints:
-    """Where the images that begin at `at` end."""
-    nulls = [raw.data[np.minimum(at + place, raw.tail)] for place in range(layout.bitmap)]
-    at = at + layout.bitmap
+    """Where the images that begin at `at` end. Raises IndexError when that is beyond everything."""
+    nulls = [raw.data[at + place] for place in range(layout.bitmap)]
+    some = [int(np.bitwise_or.reduce(each)) for each in nulls]
+    skip = layout.bitmap
     for stride in layout.strides:
-        at = at + stride.fixed
+        at = at + (skip + stride.fixed)
         for place, table in stride.nulls:
-            at -= table[nulls[place]]
+            if some[place]:
+                at -= table[nulls[place]]
         if stride.prefix:
-            size = _length(raw, at, stride.prefix) + stride.prefix
-            if stride.bit is not None:
+            size = _length(raw, at, stride.prefix)
+            if stride.bit is not None and some[stride.bit[0]] & stride.bit[1]:
                 place, bit = stride.bit
-                size[nulls[place] & bit != 0] = 0
-            at = np.minimum(at + size, raw.tail)
+                size[nulls[place] & bit != 0] = -stride.prefix
+            at += size
+        skip = stride.prefix
     return at
 
 
 def _length(raw: Raw, at: Ints, prefix: int) -> Ints:
-    at = np.minimum(at, raw.tail)
-    if prefix <= 2:  # bytes are found faster than words that lie anywhere
-        size = raw.data[at].astype(np.int64)
-        return size if prefix == 1 else size + (raw.data[at + 1].astype(np.int64) << 8)
+    if prefix == 1:
+        return raw.data[at].astype(np.int64)
+    if prefix == 2:
+        return raw.le16(at).astype(np.int64)
     return (raw.le32(at) & np.uint32((1 << 8 * prefix) - 1)).astype(np.int64)
 
 
@@ -275,7 +287,7 @@ def _change_batch(
 ) -> tuple[pa.RecordBatch, Ints]:
     layout = changes.layout
     schema = layout.schema
-    kind, event, was = changes.op[block], changes.event[block], changes.was[block]
+    kind, was = changes.op[block], changes.was[block]
     new = _march(changes, changes.at[block], layout.kept)
     updated = np.flatnonzero(kind == Op.update)
     moved = np.zeros(len(kind), np.bool_)
@@ -283,15 +295,16 @@ def _change_batch(
     _check_key(schema, new)
 
     # From here on by row of the batch: `source` is its change, `gone` the deletes of old keys before their creates.
-    source = np.repeat(np.arange(len(kind)), 1 + moved)
-    gone = np.flatnonzero(moved) + np.arange(np.count_nonzero(moved))
-    row, op = new, kind[source]
+    row, op, event, ordinal = new, kind, changes.event[block], changes.ordinal[block]
+    source: Any = slice(None)
+    gone = np.flatnonzero(moved)
     if gone.size:
-        row = new.take(source)
+        source = np.repeat(np.arange(len(kind)), 1 + moved)
+        gone += np.arange(len(gone))
+        row, op, event, ordinal = new.take(source), kind[source], event[source], ordinal[source]
         row.put(gone, _march(changes, was[moved], layout.kept))
         op[gone], op[gone + 1] = Op.delete, Op.create
-    event = event[source]
-    seq = 2 * (preceding[event] + changes.ordinal[block][source])
+    seq = 2 * (preceding[event] + ordinal)
     seq[gone + 1] += 1
     if seq.max(initial=0) >= DUMP_SEQ - 1:
         raise DecodeError("a transaction in the log has more than 2**30 changes")
