@@ -125,6 +125,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _started(self) -> tuple[Engine, Shape]:
         if self._running is None:
+            settle()
             options = self._options
             source, shape = options.source, _shape(options)
             if _spark_schema(shape.arrow) != self._schema:
