@@ -125,7 +125,8 @@ def emitted_rows(spool: Spool, emit: Emit, *, before: bool) -> Changes:
     _, batches = spool.read_chunk(chunk.id, chunk.stamp)
     at = 0
     for batch in batches:
-        left = batch.filter(keep.slice(at, batch.num_rows))
+        mine = keep.slice(at, batch.num_rows)
+        left = batch if mine.true_count == len(mine) else batch.filter(mine)  # which would copy it
         at += batch.num_rows
         if left.num_rows:
             yield schema, _read_events(left, emit.window.end - 1, before=before)

@@ -209,7 +209,9 @@ def lists(kind: pa.DataType, offsets: npt.NDArray[np.int32], values: pa.Array, v
 
 def binary(cells: Cells, kind: pa.DataType | None = None) -> pa.Array:
     """The bytes as they are; with `kind` string they are checked to be UTF-8. Raises pyarrow.ArrowInvalid."""
-    values = _in_order(cells)
+    values = _alike(cells)
+    if values is None:
+        values = _in_order(cells)
     if values is None:
         values = _anywhere(cells)
     if kind is None:
@@ -218,6 +220,25 @@ def binary(cells: Cells, kind: pa.DataType | None = None) -> pa.Array:
     if content.max(initial=0) < 0x80:  # nothing else is as common, or as cheap to check
         return pa.Array.from_buffers(kind, len(values), values.buffers(), values.null_count)
     return values.cast(kind)
+
+
+def same_size(kind: pa.DataType, rows: Bytes, valid: Mask | None) -> pa.Array:
+    """An array of values that all have as many bytes, which are given as rows by bytes."""
+    count, size = rows.shape
+    bitmap, nulls = validity(valid)
+    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32) if size else np.zeros(count + 1, np.int32)
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))], nulls)
+
+
+_SHORT = 256
+
+
+def _alike(cells: Cells) -> pa.Array | None:
+    """The values, if all are there and have the same, small size, as keys and hashes do."""
+    size = int(cells.length[0]) if len(cells) else 0
+    if not 0 < size <= _SHORT or np.any(cells.length != size):
+        return None
+    return same_size(pa.binary(), cells.raw.blocks(cells.start, size), None)
 
 
 def _in_order(cells: Cells) -> pa.Array | None:

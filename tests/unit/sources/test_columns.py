@@ -41,6 +41,15 @@ def test_binary_gives_the_bytes_in_any_order_wherever_nulls_lie(data: st.DataObj
     assert made.to_pylist() == [values[n] for n in order]
 
 
+@given(st.data(), st.sampled_from([0, 1, 16, 255, 256, 257]))
+def test_binary_gives_the_bytes_where_all_have_the_same_size(data: st.DataObject, size: int) -> None:
+    values = data.draw(st.lists(st.binary(min_size=size, max_size=size), min_size=1))
+    order = data.draw(st.lists(st.integers(0, len(values) - 1)))
+    made = columns.binary(cells(values).take(np.array(order, np.int64)))
+    made.validate(full=True)
+    assert made.to_pylist() == [values[n] for n in order]
+
+
 @given(st.lists(st.none() | st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)))
 def test_strings_gives_the_text(values: list[str | None]) -> None:
     made = columns.strings(cells([None if value is None else value.encode() for value in values]))

@@ -25,6 +25,7 @@ from dblog.sources.mysql.results import decode_packets
 BATCH_BYTES = 2 << 20
 LEAST_BYTES = 1 << 20
 """Rows are decoded in portions of at least this size, however slowly they come: each has a price of its own."""
+GATHER_SECONDS = 0.02
 KEYS_PER_QUERY = 1000
 READ_SECONDS = 3600.0
 """How long a select may be silent."""
@@ -92,7 +93,9 @@ def select(connection: Connection, schema: TableSchema, extent: Extent, take: Ca
             continue
         last = len(packets) - 1
         ends = packets.data[packets.start[last]] in (0xFE, 0xFF)
-        if not ends and packets.end[last] - packets.start[0] < LEAST_BYTES:
+        left = LEAST_BYTES - int(packets.end[last] - packets.start[0])
+        if not ends and left > 0:
+            receiver.gather(left, GATHER_SECONDS)
             continue
         rows = packets.first(last) if ends else packets
         if len(rows):

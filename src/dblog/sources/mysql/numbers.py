@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dblog.sources import columns
 from dblog.sources.columns import Cells, Ints, Raw, Words
-from dblog.sources.mysql.kinds import INTEGERS, Code, MyColumn, decimal_groups, group_bytes
+from dblog.sources.mysql.kinds import INTEGERS, Code, MyColumn, decimal_groups, group_bytes, refuse
 
 
 def integer(cells: Cells, column: MyColumn) -> pa.Array:
@@ -60,7 +60,26 @@ def year_row(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def decimal_row(cells: Cells, column: MyColumn) -> pa.Array:
-    return columns.strings(cells).cast(column.arrow)
+    """As text, with all digits of the scale."""
+    digits, scale = column.kind.size, column.kind.scale
+    if column.arrow == pa.string() or digits > 18 or not 0 < scale <= 8:
+        return columns.strings(cells).cast(column.arrow)
+    raw, end = cells.raw, cells.start + cells.length
+    minus = raw.data[cells.start] == ord("-")
+    whole, wrong = columns.unsigned(raw, end - (scale + 1), cells.length - minus - (scale + 1))
+    part, odd = columns.digits(raw, end, np.full(len(cells), scale))
+    wrong |= odd | (raw.data[end - (scale + 1)] != ord("."))
+    refuse(column, wrong & (cells.length >= 0), cells.text)
+    return _narrow((whole * np.uint64(10**scale) + part).view(np.int64), minus, cells, column)
+
+
+def _narrow(value: Ints, minus: columns.Mask, cells: Cells, column: MyColumn) -> pa.Array:
+    """Numbers of up to 18 digits as decimals, which are 128 bits."""
+    np.negative(value, out=value, where=minus)
+    words = np.empty((len(cells), 2), np.int64)
+    words[:, 0] = value
+    np.right_shift(value, 63, out=words[:, 1])
+    return columns.fixed(column.arrow, words, cells.valid)
 
 
 def decimal_log(cells: Cells, column: MyColumn) -> pa.Array:
@@ -71,11 +90,7 @@ def decimal_log(cells: Cells, column: MyColumn) -> pa.Array:
     value = np.zeros(len(cells), np.int64)
     for group, count in groups:
         value = value * 10**count + group
-    np.negative(value, out=value, where=minus)
-    words = np.empty((len(cells), 2), np.int64)
-    words[:, 0] = value
-    np.right_shift(value, 63, out=words[:, 1])
-    return columns.fixed(column.arrow, words, cells.valid)
+    return _narrow(value, minus, cells, column)
 
 
 def _groups(cells: Cells, before: int, after: int) -> tuple[list[tuple[Ints, int]], columns.Mask]:

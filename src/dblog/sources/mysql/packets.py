@@ -6,8 +6,10 @@ in the next. What has arrived lies in one buffer; whoever reads takes whole pack
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 
@@ -88,6 +90,18 @@ class Receiver:
         if received:
             self._find()
         return received
+
+    def gather(self, nbytes: int, timeout: float) -> None:
+        """Let so many bytes come together, but wait no longer than that for them: to look at every few of them would
+        cost more than to decode them."""
+        with suppress(OSError):  # where there is no such option, or not for such a socket
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+            try:
+                waiting = select.poll()
+                waiting.register(self._socket, select.POLLIN)
+                waiting.poll(timeout * 1000)
+            finally:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def drop(self, count: int) -> None:
         """Forget the first packets."""

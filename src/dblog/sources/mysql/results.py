@@ -32,20 +32,26 @@ def decode_packets(raw: Raw, start: Ints, end: Ints, schema: TableSchema) -> pa.
         )
     if np.any(raw.data[start]):
         raise DecodeError(f"a row of table {schema.table} is none of a prepared statement")
-    cells, last = _march(raw, start + 1, schema)
+    misfit = DecodeError(f"a row of table {schema.table} does not end where its last column does")
+    try:
+        cells, last = _march(raw, start + 1, schema)
+    except IndexError:
+        raise misfit from None
     if np.any(last != end):
-        raise DecodeError(f"a row of table {schema.table} does not end where its last column does")
+        raise misfit
     return pa.RecordBatch.from_arrays(decode(schema, cells, log=False), schema=schema.arrow)
 
 
 def _march(raw: Raw, nulls: Ints, schema: TableSchema) -> tuple[list[Cells], Ints]:
-    """Where each column of all rows lies, column by column, and where the rows end."""
-    at = nulls + (len(schema.columns) + 9) // 8
+    """Where each column of all rows lies, column by column, and where the rows end. Raises IndexError when that is
+    beyond everything."""
+    bitmap = (len(schema.columns) + 9) // 8
+    null = [raw.data[nulls + place] for place in range(bitmap)]
+    some = [int(np.bitwise_or.reduce(each)) for each in null]
+    at = nulls + bitmap
     cells = []
     for number, column in enumerate(schema.columns, 2):
         assert isinstance(column, MyColumn)
-        at = np.minimum(at, raw.tail)
-        null = raw.data[nulls + (number >> 3)] & np.uint8(1 << (number & 7)) != 0
         width = CODECS[column.codec].row_width
         if width == LENGTH:
             start, length = _sized(raw, at)
@@ -53,23 +59,24 @@ def _march(raw: Raw, nulls: Ints, schema: TableSchema) -> tuple[list[Cells], Int
             start, length = at + 1, raw.data[at].astype(np.int64)
         else:
             start, length = at, np.full(len(at), width)
-        if null.any():
-            length[null] = -1
-            start = np.where(null, at, start)
+        place, bit = number >> 3, 1 << (number & 7)
+        after = start + length
+        if some[place] & bit:
+            missing = null[place] & np.uint8(bit) != 0
+            length[missing] = -1
+            start, after = np.where(missing, at, start), np.where(missing, at, after)
         cells.append(Cells(raw, start, length))
-        at = start + np.maximum(length, 0)
+        at = after
     return cells, at
 
 
 def _sized(raw: Raw, at: Ints) -> tuple[Ints, Ints]:
     """Lengths in one byte or, after a byte that says how many, in two, three or eight."""
-    head = raw.le32(at)
-    first = (head & np.uint32(0xFF)).astype(np.int64)
+    first = raw.data[at].astype(np.int64)
     if first.max(initial=0) < 251:
         return at + 1, first
-    wide = raw.le64(at + 1).view(np.int64)
-    length = np.select(
-        [first < 251, first == 252, first == 253], [first, wide & 0xFFFF, wide & 0xFFFFFF], np.minimum(wide, 2 * LIMIT)
-    )
-    skip = np.select([first < 251, first == 252, first == 253], [1, 3, 4], 9)
-    return at + skip, length
+    kinds = [first < 251, first == 252, first == 253]
+    word = raw.le64(at + 1)
+    wide = [(word & np.uint64(mask)).view(np.int64) for mask in (0xFFFF, 0xFFFFFF)]
+    length = np.select(kinds, [first, *wide], np.minimum(word, np.uint64(2 * LIMIT)).view(np.int64))
+    return at + np.select(kinds, [1, 3, 4], 9), length

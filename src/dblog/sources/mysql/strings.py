@@ -60,7 +60,7 @@ def _inflate(value: bytes, column: MyColumn) -> bytes:
 
 def padded_log(cells: Cells, column: MyColumn) -> pa.Array:
     """BINARY(n): the log leaves out the zeros at the end."""
-    return _blocks(_padded(cells, column), pa.binary(), cells)
+    return columns.same_size(pa.binary(), _padded(cells, column), cells.valid)
 
 
 def _padded(cells: Cells, column: MyColumn) -> columns.Bytes:
@@ -71,14 +71,6 @@ def _padded(cells: Cells, column: MyColumn) -> columns.Bytes:
     if np.any(cells.length < size):
         rows[np.arange(size) >= cells.length[:, None]] = 0
     return rows
-
-
-def _blocks(rows: columns.Bytes, kind: pa.DataType, cells: Cells) -> pa.Array:
-    """An array of values that all have the same length."""
-    bitmap, nulls = columns.validity(cells.valid)
-    offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
-    buffers = [bitmap, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(rows.reshape(-1))]
-    return pa.Array.from_buffers(kind, len(rows), buffers, nulls)
 
 
 def _number(cells: Cells, width: int) -> columns.Words:
@@ -145,10 +137,10 @@ def uuid_log(cells: Cells, column: MyColumn) -> pa.Array:
     texts = np.full((len(cells), 36), ord("-"), np.uint8)
     for first, last, dashes in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
         texts[:, first + dashes : last + dashes] = digits[:, first:last]
-    return _blocks(texts, pa.string(), cells)
+    return columns.same_size(pa.string(), texts, cells.valid)
 
 
 def inet_log(cells: Cells, column: MyColumn) -> pa.Array:
     family = socket.AF_INET if column.kind.size == 4 else socket.AF_INET6
-    rows = _blocks(_padded(cells, column), pa.binary(), cells)
+    rows = columns.same_size(pa.binary(), _padded(cells, column), cells.valid)
     return pa.array([None if v is None else socket.inet_ntop(family, v) for v in rows.to_pylist()], pa.string())

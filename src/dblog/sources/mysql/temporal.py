@@ -8,6 +8,7 @@ TIME is a length of time, of either sign and up to 838 hours, for which Spark ha
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,13 @@ class _Parts:
         """Days since 1970, and which are the zero date."""
         year, month, day = self.year, self.month, self.day
         zero = (year | month | day) == 0
-        leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-        last = _LAST_DAY[np.clip(month, 0, 13)] + (leap & (month == 2))
-        refuse(column, ((day < 1) | (day > last)) & ~zero & (self.cells.length >= 0), self.show, _HINT)
-        # Days from the civil calendar, years beginning in March.
-        year = year - (month <= 2)
-        day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day
-        return 365 * year + year // 4 - year // 100 + year // 400 + day_of_year - 719469, zero
+        months, first = year * 12 + month - 1, _first_days()
+        known = (month >= 1) & (month <= 12) & (months >= 0) & (months < len(first) - 1)
+        months = np.where(known, months, 0)
+        days = first[months] + (day - 1)
+        fits = known & (day >= 1) & (days < first[months + 1])
+        refuse(column, ~fits & ~zero & (self.cells.length >= 0), self.show, _HINT)
+        return days, zero
 
     def dates(self, column: MyColumn) -> pa.Array:
         if column.arrow == pa.string():
@@ -96,7 +97,11 @@ class _Parts:
         return columns.strings(Cells(Raw.pad(text.reshape(-1)), start, np.where(self.cells.length < 0, -1, length)))
 
 
-_LAST_DAY = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0], np.int64)
+@cache
+def _first_days() -> Ints:
+    """The first day of every month from year 0 up to year 9999, and of the one after, as days since 1970."""
+    months = np.datetime64("0000-01") + np.arange(10_000 * 12 + 1)
+    return months.astype("M8[D]").astype(np.int64)
 
 
 def _big_endian(cells: Cells, offset: int, width: int) -> Ints:
@@ -180,10 +185,13 @@ def _fields(cells: Cells, column: MyColumn, *sizes: int) -> Any:
     return field
 
 
+_FITS = np.isin(np.arange(13), (0, 4, 7, 11))
+"""The lengths of a date and time."""
+
+
 def _datetime_row(cells: Cells, column: MyColumn) -> _Parts:
     """A date, hours, minutes and seconds in seven bytes, then microseconds; what is zero at the end is left out."""
-    wrong = ~np.isin(cells.length, (0, 4, 7, 11)) & (cells.length >= 0)
-    refuse(column, wrong, lambda row: f"{cells.length[row]} bytes")
+    refuse(column, ~np.take(_FITS, cells.length, mode="clip"), lambda row: f"{cells.length[row]} bytes")
     parts = _Parts(cells)
     word = (cells.raw.le64(cells.start) & columns.KEEP_FIRST[np.clip(cells.length, 0, 7)]).view(np.int64)
     parts.year, parts.month, parts.day = word & 0xFFFF, word >> 16 & 0xFF, word >> 24 & 0xFF

@@ -34,6 +34,9 @@ class Wire:
         if seconds:
             self._ready = self._piece
 
+    def setsockopt(self, *option: int) -> None:
+        raise OSError("no such option")
+
     def recv_into(self, room: memoryview) -> int:
         count = min(len(room), self._ready, len(self._left))
         if not count:

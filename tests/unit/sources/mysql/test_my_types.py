@@ -130,6 +130,14 @@ def test_decimals(digits: int, scale: int, data: st.DataObject) -> None:
     assert from_log(field, stored, TEXT).to_pylist() == from_rows(field, sent, TEXT).to_pylist() == shown
 
 
+@pytest.mark.parametrize("wrong", [b"12,50", b"1x.50", b"12.5x", b"12.500", b"12.5", b"--1.50", b".", b"1e5.00"])
+def test_a_decimal_that_is_none_is_refused(wrong: bytes) -> None:
+    field = number("c", Code.decimal, meta=bytes([5, 2]))
+    assert from_rows(field, [sized(b"-12.50"), None]).to_pylist() == [Decimal("-12.50"), None]
+    with pytest.raises(DecodeError, match="column 'c'"):
+        from_rows(field, [sized(b"12.50"), None, sized(wrong)])
+
+
 @pytest.mark.parametrize("count", [1, 8, 9, 24, 33, 63, 64])
 @given(data=st.data())
 def test_bits_are_numbers(count: int, data: st.DataObject) -> None:
@@ -358,7 +366,19 @@ def test_a_value_that_is_no_utf8_is_refused() -> None:
         from_log(varchar("c"), [build.short(b"\xff")])
 
 
-@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"\1" + b[1:]])
+HUGE = [bytes([kind]) + b"\xff" * width for kind, width in ((252, 2), (253, 3), (254, 8))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda b: b[:-1],
+        lambda b: b + b"\0",
+        lambda b: b"\1" + b[1:],
+        *(lambda b, h=huge: b[:-6] + h for huge in HUGE),
+        *(lambda b, h=huge: b[:-6] + h + b"value" for huge in HUGE),
+    ],
+)
 def test_rows_that_do_not_fit_are_refused(change: Callable[[bytes], bytes]) -> None:
     schema = table(varchar("c"), None, None)[1]
     row = build.result_row([struct.pack("<i", 1), sized(b"value")])

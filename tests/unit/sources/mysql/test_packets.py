@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -121,3 +122,25 @@ def test_the_end_of_the_connection_is_an_error(pair: Pair) -> None:
     with pytest.raises(ServerError) as failure:
         receiver.receive(1, 100)
     assert failure.value.number == 2013
+
+
+def test_bytes_come_together_while_they_are_waited_for_and_a_few_are_not_waited_for_afterwards() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+        far, _ = server.accept()
+        with far:
+            receiver = Receiver(near, 1)
+            sent = wire([b"x" * 1000] * 100)
+            far.sendall(sent[:500])
+            later = threading.Timer(0.1, far.sendall, [sent[500:]])
+            later.start()
+            begin = time.monotonic()
+            receiver.gather(len(sent), 10.0)
+            assert 0.05 < time.monotonic() - begin < 5
+            assert receiver.receive(0, 1 << 20) == len(sent)
+            later.join()
+            begin = time.monotonic()
+            receiver.gather(1000, 0.05)
+            assert 0.04 < time.monotonic() - begin < 5
+            far.sendall(wire([b"y"], 101))
+            assert receiver.receive(10.0, 1 << 20) == 5
+            assert taken(receiver) == [b"x" * 1000] * 100 + [b"y"]

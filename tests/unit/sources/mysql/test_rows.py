@@ -209,6 +209,15 @@ def test_an_event_that_ends_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch
             batch(layout(), [WRITE, WRITE], [whole, wrong])
 
 
+@pytest.mark.parametrize("few", [1, 1000])
+def test_a_value_that_reaches_beyond_everything_is_refused(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(rows, "_FEW", few)
+    whole, data = encode(ROW), len(ROW[-2])
+    long = whole[: -8 - data - 3] + b"\xff\xff\xff" + whole[-8 - data :]
+    with pytest.raises(DecodeError, match="does not end where its last row does"):
+        batch(layout(), [WRITE, WRITE], [event(WRITE, [ROW]), row_event(WRITE, len(FIELDS), [long, whole])])
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "said"),
     [
