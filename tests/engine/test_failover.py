@@ -115,6 +115,20 @@ def test_a_stream_goes_on_with_a_replica_and_back(cluster: Cluster, stream: Quer
     assert [row["n"] for row in stream.history.of(1000)] == [5, 9]  # nothing came twice
 
 
+def test_a_replicas_file_may_begin_just_where_the_stream_is(cluster: Cluster, stream: Query) -> None:
+    stream.dump()
+    stream.catch_up()
+    cluster.caught_up()
+    (last,) = cluster.replica.server_execute("select @@gtid_current_pos")[0]
+    assert f"gtid={last} " in stream.committed["place"] + " "
+    cluster.replica.server_execute("flush binary logs")
+    cluster.primary.execute("update t set n = 1 where id = 5")
+    second = cluster.promote()
+    stream.restart(url=second.url)
+    check(stream, second)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 1]
+
+
 def test_a_batch_that_was_planned_before_the_failover_is_repeated_after_it(cluster: Cluster, stream: Query) -> None:
     stream.dump()
     cluster.primary.execute("update t set n = 1 where id = 5", "update t set n = 2 where id = 5")

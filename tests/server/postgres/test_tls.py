@@ -131,6 +131,10 @@ def following(url: str, database: Database) -> Iterator[tuple[Postgres, LogStrea
         log.close()
         for role in ("control", "log", "chunks"):
             source._forget(role)
+        deadline = time.monotonic() + 20
+        while database.execute("select active from pg_replication_slots where slot_name = 'tls'") == [(True,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         database.execute("select pg_drop_replication_slot('tls')")
 
 

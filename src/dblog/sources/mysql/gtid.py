@@ -39,7 +39,9 @@ class Gtids(Protocol):
         """The place after some more transactions, in the order of the log. Those without an origin do not count."""
         ...
 
-    def delivered(self) -> Delivered: ...
+    def delivered(self, first: Self | None = None) -> Delivered:
+        """Tells what was delivered up to here, in a log that begins with what comes after `first`."""
+        ...
 
 
 class Delivered(Protocol):
@@ -90,7 +92,7 @@ class GtidSet:
             ranges[origin] = _merged(np.concatenate([ranges.get(origin, np.empty((0, 2), np.int64)), _pairs(new)]))
         return GtidSet(ranges)
 
-    def delivered(self) -> Delivered:
+    def delivered(self, first: GtidSet | None = None) -> Delivered:
         def delivered(origins: Names, numbers: Ints) -> Mask:
             found = np.zeros(len(numbers), np.bool_)
             for origin in set(origins.tolist()) & set(self.ranges):
@@ -138,8 +140,9 @@ class GtidPosition:
             last[domain] = server, int(numbers[at])
         return GtidPosition(last)
 
-    def delivered(self) -> Delivered:
-        awaited = dict(self.last)
+    def delivered(self, first: GtidPosition | None = None) -> Delivered:
+        passed = {} if first is None else first.last
+        awaited = {domain: last for domain, last in self.last.items() if passed.get(domain) != last}
         """Of each domain, the last transaction that was delivered, until the log has shown it."""
 
         def delivered(origins: Names, numbers: Ints) -> Mask:

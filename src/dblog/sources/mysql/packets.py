@@ -25,6 +25,7 @@ LONGEST = 0xFFFFFF
 ROOM = 8 << 20
 
 _HEAD = Struct("<I").unpack_from
+_LENGTH = Struct("<HB").unpack_from
 _LOST = 2013
 
 
@@ -139,10 +140,12 @@ class Receiver:
         room, at = self._room, self._split
         last = self._have - HEADER
         bounds = [at]
-        append = bounds.append
         while at <= last:
-            at += (_HEAD(room, at)[0] & LONGEST) + HEADER
-            append(at)
+            size, high = _LENGTH(room, at)
+            if high:
+                size += high << 16
+            at += size + HEADER
+            bounds.append(at)
         if at > self._have:
             bounds.pop()
         places = np.fromiter(bounds, np.int64, len(bounds))

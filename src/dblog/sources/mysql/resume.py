@@ -133,10 +133,11 @@ def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
         lacks = f"the server does not have the transactions {place.gtids} that were delivered"
         raise PositionLost(f"{lacks}, only {log.executed() or 'none'}", hint=DIVERGED)
     for file in reversed(log.files()):
-        if log.flavor.gtids.parse(log.first_gtids(file)) <= gtids:
+        first = log.flavor.gtids.parse(log.first_gtids(file))
+        if first <= gtids:
             shift = file_and_place(at)[0] + 1
             there = replace(place, server=log.name(), shift=shift, created=0)
-            return Resumption(position(_number(file) + shift, FIRST), there, gtids.delivered())
+            return Resumption(position(_number(file) + shift, FIRST), there, gtids.delivered(first))
     raise PositionLost(f"the server's log no longer reaches back to {place.gtids}", hint=PURGED)
 
 

@@ -68,6 +68,14 @@ def test_what_comes_up_to_the_last_transaction_of_its_domain_was_delivered() -> 
     assert delivered(*arrays([("0-1", 3), ("5-2", 1), ("5-2", 2)])).tolist() == [False, True, False]
 
 
+def test_what_a_log_begins_after_is_not_waited_for() -> None:
+    place = GtidPosition.parse("0-1-7,5-2-1")
+    delivered = place.delivered(GtidPosition.parse("0-1-7,9-1-1"))
+    assert delivered(*arrays([("0-1", 8), ("5-2", 1), ("0-2", 9)])).tolist() == [False, True, False]
+    with pytest.raises(PositionLost, match="0-1-7"):
+        place.delivered(GtidPosition.parse("0-2-7"))(*arrays([("0-2", 8)]))
+
+
 def test_a_log_that_passes_the_last_transaction_without_it_is_another_one() -> None:
     delivered = GtidPosition.parse("0-1-7").delivered()
     with pytest.raises(PositionLost, match="0-1-7"):
