@@ -26,6 +26,7 @@ BATCH_BYTES = 2 << 20
 LEAST_BYTES = 1 << 20
 """Rows are decoded in portions of at least this size, however slowly they come: each has a price of its own."""
 GATHER_SECONDS = 0.02
+"""How long such a portion is waited for before somebody looks whether these were the last rows."""
 KEYS_PER_QUERY = 1000
 READ_SECONDS = 3600.0
 """How long a select may be silent."""

@@ -72,7 +72,7 @@ class _Texts:
 
 def texts(cells: Cells) -> pa.Array:
     """The documents as MySQL prints them. Raises DecodeError or pyarrow.ArrowInvalid."""
-    full: Any = np.flatnonzero(cells.length > 0)
+    full = np.flatnonzero(cells.length > 0)
     complete = len(full) == len(cells)
     start, length = (cells.start, cells.length) if complete else (cells.start[full], cells.length[full])
     documents = _Values(cells.raw, cells.raw.data[start], start + 1, start + length)

@@ -95,7 +95,7 @@ class Receiver:
     def gather(self, nbytes: int, timeout: float) -> None:
         """Let so many bytes come together, but wait no longer than that for them: to look at every few of them would
         cost more than to decode them."""
-        with suppress(OSError):  # where there is no such option, or not for such a socket
+        with suppress(OSError, AttributeError):  # where there is no such option, or not for such a socket
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
             try:
                 waiting = select.poll()
