@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import dblog
 from dblog.demo.server import PostgresServer
+from dblog.spark.session import TUNED
 from tests.conftest import Database, MySQLDatabase
 from tests.history import History
 from tests.spark.apps import running
@@ -131,6 +132,22 @@ def test_all_that_is_there_now_goes_into_parquet_once(spark: SparkSession, table
     assert spark.read.parquet(target).count() == 503
     run()
     assert spark.read.parquet(target).count() == 503
+
+
+def test_a_stream_starts_again_after_it_died_while_it_wrote_its_first_offset(
+    spark: SparkSession, table: Database, tmp_path: Path
+) -> None:
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.6f1c9ad2-4f9c-4d0a-9c3f-0a1b2c3d4e5f.tmp").write_text("v1\n")
+    tuned, name = spark.newSession(), "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
+    tuned.conf.set(name, TUNED[name])
+    history = History()
+    query = start(load(tuned, tmp_path, table), tmp_path, into(history))
+    try:
+        until(query, lambda: len(history.state()) == 500)
+    finally:
+        query.stop()
 
 
 def test_several_queries_share_a_session(spark: SparkSession, table: Database, tmp_path: Path) -> None:

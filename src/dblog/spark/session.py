@@ -18,6 +18,8 @@ TUNED = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # a driver that dies while it writes its first offset leaves half a file behind, and may start again all the same
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     # stopping a query inside a Python foreachBatch needs a deep stack
     "spark.driver.extraJavaOptions": f"-Xss16m {_UNCHECKED}",
     "spark.executor.extraJavaOptions": _UNCHECKED,
