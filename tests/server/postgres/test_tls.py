@@ -25,6 +25,7 @@ from dblog.sources.postgres.connect import connect
 from dblog.sources.postgres.source import Postgres
 from dblog.spark.options import read_options
 from tests.conftest import Database
+from tests.engine.conftest import wait_for
 
 pytestmark = [
     pytest.mark.server,
@@ -131,10 +132,8 @@ def following(url: str, database: Database) -> Iterator[tuple[Postgres, LogStrea
         log.close()
         for role in ("control", "log", "chunks"):
             source._forget(role)
-        deadline = time.monotonic() + 20
-        while database.execute("select active from pg_replication_slots where slot_name = 'tls'") == [(True,)]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        active = "select 1 from pg_replication_slots where slot_name = 'tls' and active"
+        wait_for(lambda: not database.execute(active))
         database.execute("select pg_drop_replication_slot('tls')")
 
 

@@ -24,7 +24,6 @@ LONGEST = 0xFFFFFF
 """A packet of this length goes on in the next one."""
 ROOM = 8 << 20
 
-_HEAD = Struct("<I").unpack_from
 _LENGTH = Struct("<HB").unpack_from
 _LOST = 2013
 
@@ -168,16 +167,20 @@ class Receiver:
         while size == LONGEST:
             if at + HEADER > self._have:
                 return None
-            size = _HEAD(self._room, at)[0] & LONGEST
+            size = self._size(at)
             parts.append(at)
             at += HEADER + size
         return parts if at <= self._have else None
+
+    def _size(self, at: int) -> int:
+        low, high = _LENGTH(self._room, at)
+        return int(low | high << 16)
 
     def _join(self, parts: list[int]) -> tuple[int, int, int]:
         """Move the payloads together; where they begin and end, and where the next packet begins."""
         start = end = parts[0] + HEADER
         for part in parts:
-            size = _HEAD(self._room, part)[0] & LONGEST
+            size = self._size(part)
             begin = part + HEADER
             payload = self._data[begin : begin + size]
             self._data[end : end + size] = payload if end == begin else payload.copy()

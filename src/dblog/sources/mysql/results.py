@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
-from dblog.sources.columns import LIMIT, Cells, Ints, Raw
+from dblog.sources.columns import LIMIT, Cells, Ints, Nulls, Raw
 from dblog.sources.mysql.kinds import LENGTH, SHORT, MyColumn
 from dblog.sources.mysql.types import CODECS, decode
 
@@ -42,13 +42,11 @@ def decode_packets(raw: Raw, start: Ints, end: Ints, schema: TableSchema) -> pa.
     return pa.RecordBatch.from_arrays(decode(schema, cells, log=False), schema=schema.arrow)
 
 
-def _march(raw: Raw, nulls: Ints, schema: TableSchema) -> tuple[list[Cells], Ints]:
+def _march(raw: Raw, at: Ints, schema: TableSchema) -> tuple[list[Cells], Ints]:
     """Where each column of all rows lies, column by column, and where the rows end. Raises IndexError when that is
     beyond everything."""
     bitmap = (len(schema.columns) + 9) // 8
-    null = [raw.data[nulls + place] for place in range(bitmap)]
-    some = [int(np.bitwise_or.reduce(each)) for each in null]
-    at = nulls + bitmap
+    nulls, at = Nulls(raw, at, bitmap), at + bitmap
     cells = []
     for number, column in enumerate(schema.columns, 2):
         assert isinstance(column, MyColumn)
@@ -59,10 +57,9 @@ def _march(raw: Raw, nulls: Ints, schema: TableSchema) -> tuple[list[Cells], Int
             start, length = at + 1, raw.data[at].astype(np.int64)
         else:
             start, length = at, np.full(len(at), width)
-        place, bit = number >> 3, 1 << (number & 7)
         after = start + length
-        if some[place] & bit:
-            missing = null[place] & np.uint8(bit) != 0
+        missing = nulls.of(number >> 3, 1 << (number & 7))
+        if missing is not None:
             length[missing] = -1
             start, after = np.where(missing, at, start), np.where(missing, at, after)
         cells.append(Cells(raw, start, length))

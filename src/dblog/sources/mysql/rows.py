@@ -24,7 +24,7 @@ from dblog.core.event import DUMP_SEQ, Op, change_schema
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
-from dblog.sources.columns import Bytes, Cells, Ints, Mask, Raw, Rows
+from dblog.sources.columns import Bytes, Cells, Ints, Mask, Nulls, Raw, Rows
 from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.partial import completed
 from dblog.sources.mysql.types import decode
@@ -175,19 +175,18 @@ def _misfit(layout: Layout) -> DecodeError:
 
 def _next(layout: Layout, raw: Raw, at: Ints) -> Ints:
     """Where the images that begin at `at` end. Raises IndexError when that is beyond everything."""
-    nulls = [raw.data[at + place] for place in range(layout.bitmap)]
-    some = [int(np.bitwise_or.reduce(each)) for each in nulls]
+    nulls = Nulls(raw, at, layout.bitmap)
     skip = layout.bitmap
     for stride in layout.strides:
         at = at + (skip + stride.fixed)
         for place, table in stride.nulls:
-            if some[place]:
-                at -= table[nulls[place]]
+            if nulls.some[place]:
+                at -= table[nulls.bytes[place]]
         if stride.prefix:
             size = _length(raw, at, stride.prefix)
-            if stride.bit is not None and some[stride.bit[0]] & stride.bit[1]:
-                place, bit = stride.bit
-                size[nulls[place] & bit != 0] = -stride.prefix
+            missing = nulls.of(*stride.bit) if stride.bit is not None else None
+            if missing is not None:
+                size[missing] = -stride.prefix
             at += size
         skip = stride.prefix
     return at
@@ -239,15 +238,13 @@ def _march(changes: Changes, at: Ints, kept: Sequence[int]) -> Rows:
     layout, raw = changes.layout, changes.raw
     rows = Rows.empty(raw, len(kept), len(at))
     places = {column: place for place, column in enumerate(kept)}
-    nulls, at = at, at + layout.bitmap
-    for column in range(max(kept, default=-1) + 1):
+    last = max(kept, default=-1)
+    nulls, at = Nulls(raw, at, (last >> 3) + 1), at + layout.bitmap
+    for column in range(last + 1):
         width = layout.widths[column]
         size: Any = width if width >= 0 else _length(raw, at, -width)
         begin = at if width >= 0 else at - width
-        null = None
-        if layout.nullable[column]:
-            null = raw.data[nulls + (column >> 3)] & np.uint8(1 << (column & 7)) != 0
-            null = null if null.any() else None
+        null = nulls.of(column >> 3, 1 << (column & 7)) if layout.nullable[column] else None
         if column in places:
             rows.start[places[column]] = begin
             rows.length[places[column]] = size
