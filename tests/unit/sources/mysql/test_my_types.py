@@ -387,6 +387,17 @@ def test_rows_that_do_not_fit_are_refused(change: Callable[[bytes], bytes]) -> N
         decode_rows([row, change(row)], schema)
 
 
+@pytest.mark.parametrize("huge", HUGE)
+def test_a_row_whose_value_reaches_beyond_everything_is_refused(huge: bytes) -> None:
+    mapped = TableMap.parse(build.table_map([KEY, varchar("c"), varchar("d")]), MARIADB)
+    schema = table_schema(mapped, MARIADB)
+    row = build.result_row([struct.pack("<i", 1), sized(b"value"), sized(b"more")])
+    wrong = build.result_row([struct.pack("<i", 1), huge, sized(b"more")])
+    assert decode_rows([row, row], schema).num_rows == 2
+    with pytest.raises(DecodeError, match=r"shop\.t does not end where its last column does"):
+        decode_rows([row, wrong], schema)
+
+
 def test_structs_of_another_size_are_refused() -> None:
     for field, wrong in ((Field("c", Code.date), b"\3abc"), (Field("c", Code.time, b"\0"), b"\4abcd")):
         with pytest.raises(DecodeError, match="bytes"):
