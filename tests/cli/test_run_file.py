@@ -171,6 +171,15 @@ class TestLives:
         ends = [line for line in shop.said("slow") if line.startswith("end")]
         assert len(ends) == len(set(ends))
 
+    def test_a_new_stream_that_fails_before_its_sink_has_anything_leaves_nothing_behind(self, shop: Shop) -> None:
+        shop.write('type = "noop"', more='spool = "/proc/no/spool"')
+        with shop.life("--once") as only:
+            assert only.wait(180) == 1, only.stderr
+        assert "error: noop: " in only.stderr
+        assert shop.slots == set()
+        assert not shop.database.execute("select from pg_publication")
+        assert not (shop.folder / "shop.dblog/noop/checkpoint").exists()
+
     def test_what_init_writes_runs(self, shop: Shop) -> None:
         shop.database.execute("create table keyless (id int)")
         path = shop.folder / "shop.toml"
@@ -282,3 +291,76 @@ class TestCheck:
     def test_a_sink_that_is_wrong_stops_the_start(self, shop: Shop) -> None:
         path = shop.write('type = "python"\ntarget = "keep:nothing"')
         assert "sink python: 'keep:nothing' cannot be imported" in dblog("run", path, code=2).stderr
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ('http = "0.0.0.0:0"', "can be reached from other machines, and there is no token"),
+            ('http = "127.0.0.1"', "'127.0.0.1' is not an address to serve at"),
+            ('state = "shop.toml/state.db"', "shop.toml' is not a folder that can be written to"),
+            ('state = "shop.toml"', "is not a state store"),
+        ],
+    )
+    def test_check_and_run_find_the_same_wrong_with_the_surroundings(self, shop: Shop, more: str, said: str) -> None:
+        path = shop.write('type = "noop"', more=more)
+        if more.startswith("state"):
+            path.write_text(path.read_text().replace('state = "state.db"\n', ""))
+        assert said in dblog("check", path, code=1).stdout
+        assert not document("check", path, code=1)["ready"]
+        result = dblog("run", path, code=2 if more.startswith("http") else 1)
+        assert said in result.stderr
+        self._is_untouched(shop)
+
+    def test_check_and_run_find_that_there_is_no_java(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = shop.write('type = "noop"')
+        monkeypatch.setenv("JAVA_HOME", "/nowhere")
+        assert "✗ java: Spark needs Java" in dblog("check", path, code=1).stdout
+        assert "Spark needs Java" in dblog("run", path, code=2).stderr
+        self._is_untouched(shop)
+
+    @pytest.mark.parametrize("column", ["_op", "N"])
+    def test_check_and_run_find_columns_that_cannot_be_told_apart(
+        self, shop: Shop, column: str, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        shop.database.execute(f'create table odd (id int primary key, n int, "{column}" int)')
+        path = shop.write('type = "noop"')
+        said = f"column '{column}' of public.odd cannot be told from"
+        assert said in dblog("check", path, code=1).stdout
+        dblog("run", path, code=1)
+        assert said in capfd.readouterr().err
+        self._is_untouched(shop)
+
+    def test_check_and_run_find_that_the_slot_of_a_checkpoint_is_gone(
+        self, shop: Shop, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        path = shop.write('type = "noop"')
+        self._plan(shop, {"v": 1, "pos": 1, "tables": [["public", "t"]]})
+        said = "slot 'shop' does not exist, but a checkpoint relies on it"
+        assert said in dblog("check", path, code=1).stdout
+        dblog("run", path, code=1)
+        assert said in capfd.readouterr().err
+        assert shop.slots == set()
+
+    def test_check_and_run_find_that_somebody_else_has_read_the_slot(
+        self, shop: Shop, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        path = shop.write('type = "noop"')
+        shop.database.execute(dblog("check", path, "--admin-sql").stdout)
+        shop.database.execute("select pg_create_logical_replication_slot('shop', 'pgoutput')")
+        self._plan(shop, {"v": 1, "pos": 1, "tables": [["public", "t"]]})
+        said = "beyond the checkpoint's 1"
+        assert said in dblog("check", path, code=1).stdout
+        dblog("run", path, code=1)
+        assert said in capfd.readouterr().err
+
+    def _plan(self, shop: Shop, offset: dict[str, Any]) -> None:
+        """A checkpoint as Spark writes it, whose first batch is committed."""
+        checkpoint = shop.folder / "shop.dblog/noop/checkpoint"
+        for folder, lines in {"offsets": ["v1", "{}", json.dumps(offset)], "commits": ["v1", "{}"]}.items():
+            (checkpoint / folder).mkdir(parents=True)
+            (checkpoint / folder / "0").write_text("\n".join(lines))
+
+    def _is_untouched(self, shop: Shop) -> None:
+        assert shop.slots == set()
+        assert not shop.database.execute("select from pg_publication")
+        assert not (shop.folder / "shop.dblog").exists()

@@ -13,10 +13,26 @@ import pytest
 
 from dblog.cli.watch import KINDS, told
 from dblog.core.throttle import SETTINGS, Throttle
-from dblog.state.pipeline import Pipeline
+from dblog.state.pipeline import Pipeline, pipelines
 from dblog.state.requests import State, read_request
 from tests.cli.conftest import STATUS, part
 from tests.cli.program import Process, dblog, document
+
+
+class TestForget:
+    def test_a_pipeline_that_is_gone_is_forgotten_with_all_that_is_known_of_it(self, running: Pipeline) -> None:
+        dump = running.submit(read_request("public.orders"))
+        Pipeline(running.store, "other").open()
+        running.say({**STATUS, "state": "stopped"})
+        assert dblog("forget", "shop").stdout == "forgot pipeline shop\n"
+        assert (running.status()["state"], running.dumps()) == ("never started", [])
+        assert pipelines(running.store) == ["other"]
+        assert "there is no pipeline 'shop'" in dblog("forget", "shop", code=3).stderr
+        assert running.submit(read_request("public.orders")).id.split("-")[0] > dump.id.split("-")[0]
+
+    def test_a_pipeline_that_runs_is_not_forgotten(self, running: Pipeline) -> None:
+        assert "stop it first" in dblog("forget", "shop", code=1).stderr
+        assert running.status()["state"] == "running"
 
 
 class TestStatus:

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": LOG | {"state", "desk", "planner", "retry"},
     "spark": DRIVER | {"sources", "spark"},
     "sinks": {"errors", "core", "sinks", "sources", "spark.json", "spark.envelope"},
-    "pipelines": DRIVER | {"", "sources", "spark", "sinks", "pipelines"},
+    "pipelines": DRIVER | {"", "sources", "spark", "sinks", "control", "pipelines"},
     "control": {"errors", "core", "state", "control"},
     "__init__": {"errors", "core", "spark"},
     "demo": DRIVER | {"", "sources", "spark", "demo"},

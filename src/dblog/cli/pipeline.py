@@ -20,17 +20,12 @@ from dblog.cli.serve import api, token_of
 from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
 from dblog.cli.words import count, place
-from dblog.demo.spark import check_java, quiet
+from dblog.demo.spark import quiet
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
-from dblog.pipelines.config import read_config
-from dblog.pipelines.running import (
-    DRAIN_SECONDS,
-    Reached,
-    Stream,
-    check_routes,
-    spark_settings,
-    streams_of,
-)
+from dblog.pipelines.config import Config, read_config
+from dblog.pipelines.readiness import StreamFindings, check_streams, check_surroundings
+from dblog.pipelines.running import DRAIN_SECONDS, Reached, Stream, spark_settings, streams_of
+from dblog.state import open_store
 
 LOOK_SECONDS = 0.5
 SAY_SECONDS = 10.0
@@ -61,9 +56,8 @@ def run_file(
         console = own_console(stack)
         streams = streams_of(config, lambda sink, text: console.print(f"{sink}: {text}", soft_wrap=True))
         settings = spark_settings(streams)
-        check_java()
         teller = _Teller(streams, console, as_json=as_json)
-        _get_ready(streams, config.throttle, console)
+        _get_ready(config, token, streams, console)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
         if not verbose:
             stack.enter_context(quiet(work / "stderr"))
@@ -88,23 +82,30 @@ def run_file(
         raise typer.Exit(exit_code(failed[0]))
 
 
-def _get_ready(streams: Sequence[Stream], throttle: Any, console: Console) -> None:
-    """What can be found out, and done, before Spark takes its time to start."""
+def _get_ready(config: Config, token: str | None, streams: Sequence[Stream], console: Console) -> None:
+    """Make all checks before Spark takes its time to start. A stream that cannot run is marked with its error; what
+    concerns all of them is raised. A source or a sink that is away is waited for later."""
+    for error in check_surroundings(config, token).values():
+        if error is not None:
+            raise error
     try:
-        check_routes(streams)
+        found = check_streams(streams)
     except DBLogError as error:
         if not error.retryable:
             raise
         console.print(f"the source is away: {error.message}", soft_wrap=True)
+        found = {stream.sink_name: StreamFindings(sink=stream.check()) for stream in streams}
     for stream in streams:
-        wrong = stream.check()
-        if isinstance(wrong, ConfigError):
-            raise ConfigError(f"sink {stream.sink_name}: {wrong.message}", hint=wrong.hint)
-        if isinstance(wrong, SinkUnreachable):  # it may come back
-            console.print(f"{stream.sink_name}: the sink is away: {wrong.message}", soft_wrap=True)
-        else:
-            stream.error = wrong
-        stream.set_throttle(throttle)
+        sink = found[stream.sink_name].sink
+        if isinstance(sink, ConfigError):
+            raise ConfigError(f"sink {stream.sink_name}: {sink.message}", hint=sink.hint)
+        if isinstance(sink, SinkUnreachable):
+            console.print(f"{stream.sink_name}: the sink is away: {sink.message}", soft_wrap=True)
+        stream.error = found[stream.sink_name].error()
+    if config.state != "off":
+        open_store(config.state).close()  # what only shows when it is opened
+    for stream in streams:
+        stream.set_throttle(config.throttle)
 
 
 def _follow(streams: Sequence[Stream], stop: Stop, teller: _Teller) -> None:

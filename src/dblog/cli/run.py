@@ -98,7 +98,8 @@ def run(
     Ctrl-C or a termination stops it cleanly, a second Ctrl-C at once; started again it goes on where it stopped.
     Needs Java 17 or newer. The progress is told on standard error, with --json as JSON lines on standard output.
     """
-    from dblog.demo.spark import check_java, quiet
+    from dblog.demo.spark import quiet
+    from dblog.spark.java import check_java
 
     if file is not None:
         from dblog.cli.pipeline import run_file

@@ -340,10 +340,12 @@ class _File:
             self._wrong(f"{where!r} is not a table", f"write [{where}]")
             return {}
         secret = {s.name for s in known if s.secret}
+        tables = {s.name for s in known if s.kind.table}
         there, lost = {}, set()
         for name, value in given.items():
             try:
-                there[name] = filled(f"{where}.{name}", value, self._beside, secret=name in secret)
+                place = f"{where}.{name}"
+                there[name] = filled(place, value, self._beside, secret=name in secret, table=name in tables)
                 self._secrets += _secrets(there[name])
             except ConfigError as error:
                 self._problems.append(error)

@@ -50,6 +50,8 @@ class Delivery:
         self.rows: dict[int, int] = {}
         """By the number of a batch: how many rows of dumps the sink has been given up to it. Of the last batches."""
         self._given = 0
+        self.begun = False
+        """Whether the sink has been given anything."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         work = work_of(frame)
@@ -72,6 +74,7 @@ class Delivery:
         return Batch(number, position, tuple(routed(_table(r), self._routes) for r in ranges))
 
     def _write(self, batch: Batch) -> None:
+        self.begun = True
         delay = FIRST_DELAY
         while True:
             try:

@@ -5,6 +5,7 @@ A stream that fails does not disturb the others, and one whose sink is away wait
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dblog.errors import ConfigError, DBLogError, SinkError, SinkUnreachable
+from dblog.core.offset import Offset
+from dblog.errors import ConfigError, DBLogError, NotFound, SinkError, SinkUnreachable
+from dblog.pipelines.checkpoint import resume_offset
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
 from dblog.pipelines.secrets import hiding
@@ -79,6 +82,9 @@ class Stream:
             **({} if config.state is None else {"state": config.state}),
         }
         self.read: Options = read_options(self.options)
+        self.checkpoint = self.folder / "checkpoint"
+        self.resumes: Offset | None = resume_offset(self.checkpoint)
+        """Where the stream goes on; None when it is new."""
         self.error: DBLogError | None = None
         self._every = config.every
         self._hidden = hiding(config.secrets)
@@ -173,6 +179,9 @@ class Stream:
                 self.error = self.error or self._said(error)
         finally:
             self._close()
+            begun = self._delivery is not None and self._delivery.begun
+            if self.error is not None and self.resumes is None and not begun:
+                self._leave_nothing()
             self._say_ended()
 
     def _open(self, spark: SparkSession) -> bool:
@@ -191,7 +200,7 @@ class Stream:
     def _started(self, spark: SparkSession, once: bool) -> StreamingQuery:
         rows = spark.readStream.format("dblog").options(**self.options).load()
         writer = rows.writeStream.foreachBatch(self._take).queryName(self.name)
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
         if once:
             writer = writer.trigger(availableNow=True)
         else:
@@ -225,6 +234,17 @@ class Stream:
             with self._changed:
                 self._taking = False
                 self._changed.notify_all()
+
+    def _leave_nothing(self) -> None:
+        """Take back what a new stream has made that failed before its sink was given anything: its slot would keep log
+        on the server for nobody. A later start begins anew."""
+        try:
+            self.read.source.abandon()
+            shutil.rmtree(self.checkpoint, ignore_errors=True)
+        except NotFound:
+            pass  # it did not come so far
+        except DBLogError as error:
+            self._tell(f"the replication slot {self.name!r} may be left on the server: {error.message}")
 
     def _say_ended(self) -> None:
         """Tell the state store, which the source's process does not know or had no time to do."""

@@ -36,14 +36,17 @@ class Filled(str):
         return repr(self.written)
 
 
-def filled(key: str, value: Any, folder: Path, *, secret: bool) -> Any:
-    """A value of the file with everything in its place. Raises ConfigError that names the key and what is not there."""
+def filled(key: str, value: Any, folder: Path, *, secret: bool, table: bool = False) -> Any:
+    """A value of the file with everything in its place. Raises ConfigError that names the key and what is not there.
+
+    With `secret` the value is never shown, and may be written as a table that says where it is; unless it is a `table`
+    itself: then its entries may."""
     if isinstance(value, str):
         return _text(key, value, secret=secret)
     if isinstance(value, list):
         return [filled(key, item, folder, secret=secret) for item in value]
     if isinstance(value, dict):
-        if secret and set(value) in ({"env"}, {"file"}):
+        if secret and not table and set(value) in ({"env"}, {"file"}):
             return _secret(key, value, folder)
         return {name: filled(f"{key}.{name}", item, folder, secret=secret) for name, item in value.items()}
     return value

@@ -31,7 +31,7 @@ class PythonSink(Sink):
 
     settings = (
         Setting("target", "a function, or a class with a method write", text("package.module:name")),
-        Setting("settings", "what a class is made with", Kind("a table", _table), default={}, secret=True),
+        Setting("settings", "what a class is made with", Kind("a table", _table, table=True), default={}, secret=True),
         OLD_ROWS,
     )
 

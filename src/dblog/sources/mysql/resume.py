@@ -124,6 +124,13 @@ def resume(log: Log, at: int, known: str | None) -> Resumption:
     raise PositionLost(f"the server's log has other transactions before our place than {place.gtids}", hint=RESET)
 
 
+def check(log: Log, at: int, known: str | None) -> None:
+    """Raise PositionLost when a stream could not go on at a position and its place."""
+    found = resume(log, at, known)
+    if file_and_place(found.position)[0] - found.place.shift < _number(log.files()[0]):
+        raise PositionLost(f"the server's log no longer reaches back to {known or at}", hint=PURGED)
+
+
 def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
     if not place.gtids:
         raise PositionLost(

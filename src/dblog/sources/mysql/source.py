@@ -101,6 +101,13 @@ class MySQL(Relational[Connection]):
         """What the positions of the log that this process reads have more than the server's own."""
         return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
 
+    def check_position(self, position: int, place: str | None) -> None:
+        """Raise PositionLost unless the server's log still reaches back to the position."""
+        self._with(lambda connection: resume.check(Log(connection), position, place))
+
+    def abandon(self) -> None:
+        """MySQL and MariaDB keep nothing for a stream."""
+
     def stream(self, position: int, place: str | None) -> MySQLLog:
         # called by the thread of the log, and a connection is one thread's
         followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))

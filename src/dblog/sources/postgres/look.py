@@ -369,7 +369,8 @@ class Look:
             who = self._one("SELECT application_name, client_addr FROM pg_stat_activity WHERE pid = %s", pid)
             app, client = who or (None, None)
             holder = f"pid {pid} (application {app or 'unknown'!r}, client {client or 'unknown'})"
-            yield Problem(f"slot {name!r} is read by {holder}", f"stop it, or: SELECT pg_terminate_backend({pid});")
+            fix = f"stop it, or: SELECT pg_terminate_backend({pid});"
+            yield Problem(f"slot {name!r} is read by {holder}", fix, passing=True)
 
 
 def _name(relation: Any) -> str:

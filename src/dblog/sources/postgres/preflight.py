@@ -47,7 +47,7 @@ def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_S
 
     `connection` is in autocommit mode. A slot that a dying predecessor still holds is waited for, `patience` seconds.
     """
-    _await_release(connection, setup.slot, patience)
+    await_release(connection, setup.slot, patience)
     with translating("setting up the server"), connection, connection.cursor() as cur:
         cur.execute("SET LOCAL lock_timeout = '10s'")
         cur.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
@@ -69,7 +69,8 @@ def admin_sql(setup: Setup, role: str) -> str:
     return "\n".join([look.replication_sql(role), *watermark, *rights, look.publication_sql(setup)]) + "\n"
 
 
-def _await_release(connection: Connection, slot: str, patience: float) -> None:
+def await_release(connection: Connection, slot: str, patience: float = RELEASE_SECONDS) -> None:
+    """Wait until nobody reads the slot, but not longer than `patience` seconds."""
     deadline = time.monotonic() + patience
     with translating("looking at the slot"), connection.cursor() as cur:
         while True:

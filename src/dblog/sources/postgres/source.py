@@ -21,7 +21,7 @@ from dblog.errors import (
     WatermarkError,
 )
 from dblog.sources.base import Commits, Ints, Origin
-from dblog.sources.postgres import chunks, preflight, visibility
+from dblog.sources.postgres import chunks, preflight, slots, visibility
 from dblog.sources.postgres.catalog import read_tables, relation_schema
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
 from dblog.sources.postgres.kinds import TypeOptions
@@ -122,7 +122,8 @@ class Postgres(Relational[Connection]):
         (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         return int(position)
 
-    def stream(self, position: int, place: str | None = None) -> PostgresLog:
+    def check_position(self, position: int, place: str | None = None) -> None:
+        """Raise PositionLost unless the slot still has the log after the position."""
         slot = self._slot()
         if slot["confirmed"] > position:
             raise PositionLost(
@@ -130,6 +131,18 @@ class Postgres(Relational[Connection]):
                 hint="another reader used the slot, or the checkpoint is an old copy: changes in between are lost to "
                 "this stream; drop the slot and start with a new checkpoint, which dumps the tables again",
             )
+
+    def abandon(self) -> None:
+        """Drop the slot and the publication of a stream that will never go on."""
+
+        def drop(connection: Connection) -> None:
+            preflight.await_release(connection, self.slot)
+            slots.drop_slot(connection, self.slot, self.publication)
+
+        self._with(drop)
+
+    def stream(self, position: int, place: str | None = None) -> PostgresLog:
+        self.check_position(position, place)
         names = set(self.names())
 
         def resolve(relation: Relation) -> TableSchema | None:
