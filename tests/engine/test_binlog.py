@@ -84,7 +84,10 @@ def test_a_log_that_was_purged_is_a_lost_position(table: OnMySQL, query: MakeQue
     stream.catch_up()
     stream.stop()
     table.execute("update t set n = 1 where id = 5", "flush binary logs")
+    stream.check_position()
     purge(table)
+    with pytest.raises(PositionLost, match="no longer reaches back"):
+        stream.check_position()
     with pytest.raises(PositionLost, match=r"no longer reaches back|log index file") as caught:
         stream.catch_up()
     assert "start with a new checkpoint" in str(caught.value)
