@@ -137,9 +137,13 @@ def test_an_xa_transaction_on_a_captured_table_stops_the_stream(table: OnMySQL, 
 
 
 @pytest.mark.parametrize("watermark", ["table", "none"])
+@pytest.mark.parametrize("compressed", [False, True])
 def test_an_xa_transaction_that_was_prepared_before_the_start_is_not_lost_in_silence(
-    table: OnMySQL, query: MakeQuery, session: Any, watermark: str
+    table: OnMySQL, query: MakeQuery, session: Any, watermark: str, compressed: bool
 ) -> None:
+    if compressed:
+        mariadb = table.server.family.name == "mariadb"
+        xa(session, "set log_bin_compress = on" if mariadb else "set binlog_transaction_compression = on")
     xa(session, "xa start 'x'", "update t set n = 1 where id = 5", "xa end 'x'", "xa prepare 'x'")
     stream = query(watermark=watermark)
     stream.catch_up()

@@ -13,7 +13,7 @@ Of a transaction that was delivered already, only its beginning and its end are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import DecodeError, PositionLost
+from dblog.errors import DecodeError
 from dblog.sources.base import Commits, Run
 from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
@@ -34,7 +34,7 @@ from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.statements import Statement, read_control, read_statement
 from dblog.sources.mysql.transactions import names
-from dblog.sources.mysql.xa import prepared
+from dblog.sources.mysql.xa import PreparedTransactions
 
 _BEGIN = np.zeros(256, np.bool_)
 _BEGIN[list(BEGINS)] = True
@@ -118,8 +118,7 @@ class Decoder:
         self._delivered = delivered
         self._lower_case = lower_case
         self._open: _Transaction | None = None
-        self._prepared: dict[str, frozenset[TableName]] = {}
-        """The XA transactions that are prepared and not ended, with the captured tables that they have changed."""
+        self._prepared = PreparedTransactions(tables.prepared)
 
     @property
     def position(self) -> int:
@@ -179,7 +178,8 @@ class Decoder:
         for number in np.flatnonzero(query & ~several_from & ~commit | (kind == Type.xa_prepare)).tolist():
             body = events.body(number)
             if kind[number] == Type.xa_prepare:
-                self._prepare(prepared(body), self._touched(events, transaction, number), passed=bool(passed[number]))
+                touched = self._touched(events, transaction, number)
+                self._prepared.prepare(body, touched, passed=bool(passed[number]))
                 continue
             text, schema = _statement(body)
             if passed[number]:
@@ -194,7 +194,7 @@ class Decoder:
             commit[number] = statement.closes or (statement.ends and not is_several(number))
             if statement.xa is not None:
                 lands = statement.commits and not passed[number]
-                self._end_prepared(statement.xa, int(events.position[number]), commits=bool(lands))
+                self._prepared.end(statement.xa, int(events.position[number]), commits=bool(lands))
             emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
             stated += [(number, table, table in statement.replaced) for table in emptied]
         self._check(events, begin, commit)
@@ -223,38 +223,6 @@ class Decoder:
         mine = transaction[: number + 1] == transaction[number]
         found = self._maps.captured(events, np.flatnonzero(mine & (events.kind[: number + 1] == Type.table_map)))
         return found | self._open.touched if self._open and not transaction[number] else found
-
-    def _prepare(self, name: str | None, touched: frozenset[TableName], *, passed: bool) -> None:
-        """An XA transaction is prepared. Whether and when it is committed is not known, and so not what to deliver."""
-        if name is None:
-            return
-        if touched and not passed:
-            raise DecodeError(
-                f"the log has an XA transaction that changes {_listed(touched)} and is committed later, or never",
-                hint="change captured tables without XA, or commit in one phase; once it is committed or rolled back, "
-                "start with a new checkpoint, which dumps the tables again",
-            )
-        self._prepared[name] = touched
-
-    def _end_prepared(self, name: str, position: int, *, commits: bool) -> None:
-        """A prepared XA transaction is committed, or rolled back, or its end is passed over. Raises PositionLost when
-        it commits changes of captured tables: they were in front of what this stream delivers."""
-        touched: Collection[TableName] | None = self._prepared.pop(name, None)
-        if not commits:
-            return
-        if touched is None:
-            touched = self._maps.prepared(name, position)
-        again = "start with a new checkpoint, which dumps the tables again"
-        if touched is None:
-            raise PositionLost(
-                f"the log commits the XA transaction {name} and no longer shows which tables it has changed", hint=again
-            )
-        if touched:
-            raise PositionLost(
-                f"the log commits an XA transaction that was prepared before the stream's start and changes "
-                f"{_listed(touched)}: its rows are not delivered",
-                hint=again,
-            )
 
     def _check(self, events: Events, begin: Mask, commit: Mask) -> None:
         both = begin | commit
@@ -333,10 +301,6 @@ def _statement(body: bytes) -> tuple[str, str]:
     at = 13 + int.from_bytes(body[11:13], "little")
     name, text = body[at : at + schema], body[at + schema + 1 :]
     return text.decode(errors="replace"), name.decode(errors="replace")
-
-
-def _listed(tables: Collection[TableName]) -> str:
-    return ", ".join(sorted(map(str, tables)))
 
 
 def _committed_at(events: Events, begins: Ints) -> Ints:

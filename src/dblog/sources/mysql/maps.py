@@ -96,9 +96,6 @@ class TableMaps:
             if self._tables.captured(one.table):
                 self._tables.check(one)
 
-    def prepared(self, name: str, before: int) -> Collection[TableName] | None:
-        return self._tables.prepared(name, before)
-
     def captured(self, events: Events, maps: Ints) -> frozenset[TableName]:
         """The captured tables, and the watermarks, among those that some table maps name."""
         start = events.start[maps]

@@ -37,7 +37,7 @@ from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
-CHECKED_TABLES = 50
+CHECKED_TABLES = 20
 """How many tables a heartbeat looks at; the next one goes on with the others."""
 
 
