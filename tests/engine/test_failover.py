@@ -13,6 +13,7 @@ from dblog.errors import PositionLost
 from dblog.sources.mysql.connect import parse
 from tests.conftest import MYSQL_SERVERS, MySQLDatabase, mysql_server_of
 from tests.engine.query import Query
+from tests.engine.test_passed_over import UNREADABLE
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif("mariadb" not in MYSQL_SERVERS, reason="mariadb is not installed")]
 
@@ -182,3 +183,18 @@ def test_a_replica_whose_log_is_purged_is_refused(cluster: Cluster, stream: Quer
     stream.restart(url=cluster.replica.url)
     with pytest.raises(PositionLost, match="no longer reaches back"):
         stream.catch_up()
+
+
+def test_what_lies_before_the_place_is_passed_over_whatever_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    for statements in UNREADABLE.values():
+        cluster.primary.execute("update t set n = null", *statements)
+    stream = Query(url=cluster.primary.url, spool=str(tmp_path / "spool"), table="t")
+    try:
+        stream.catch_up()
+        second = cluster.promote()
+        second.execute("update t set n = 4 where id = 5")
+        stream.restart(url=second.url)
+        check(stream, second)
+    finally:
+        stream.stop()
+        cluster.primary.execute("drop table t, p")

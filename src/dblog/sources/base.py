@@ -162,7 +162,8 @@ class Source(Boundaries, Protocol):
         ...
 
     def check_followed(self, tables: Collection[TableName]) -> None:
-        """Raise PositionLost when the log no longer shows the changes of one of these tables, although it exists."""
+        """Raise PositionLost when the log no longer shows the changes of one of these tables, although it exists; or
+        PreconditionFailed when it no longer shows all of them."""
         ...
 
     def tables(self) -> Mapping[TableName, TableSchema]:

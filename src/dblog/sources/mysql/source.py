@@ -15,13 +15,15 @@ from dblog.core.names import Pattern
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import (
+    ConnectionLost,
     KeyChanged,
     PreconditionFailed,
     SchemaChanged,
+    TableLocked,
     WatermarkError,
 )
 from dblog.sources.base import Commits, Ints, Origin
-from dblog.sources.mysql import catalog, chunks, preflight, resume
+from dblog.sources.mysql import catalog, chunks, preflight, resume, xa
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import file_and_place, position
@@ -29,10 +31,14 @@ from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
 from dblog.sources.mysql.resume import Log
+from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+
+CHECKED_TABLES = 20
+"""How many tables a heartbeat looks at; the next one goes on with the others."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,12 @@ class MySQL(Relational[Connection]):
         return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
 
     def check_followed(self, tables: Collection[TableName]) -> None:
-        """The log has the changes of every table."""
+        """See that the tables can still be followed, some at a time: each asks the catalog several questions."""
+        names = sorted(tables)
+        at = _CHECKED.get((os.getpid(), self), 0) % max(len(names), 1)
+        some = (names[at:] + names[:at])[:CHECKED_TABLES]
+        self._with(lambda connection: preflight.check_tables(connection, some))
+        _CHECKED[os.getpid(), self] = at + len(some)
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
@@ -123,6 +134,7 @@ class MySQL(Relational[Connection]):
             delivered=found.delivered,
             files=_FILES.setdefault((os.getpid(), self.address), {}),
             created=found.place.created,
+            lower_case=self._ask("select @@lower_case_table_names = 1", role="log") == (1,),
         )
         return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
 
@@ -254,6 +266,20 @@ class _Tables:
         with translating(f"reading the schema of {mapped.table}"):
             return mapped.completed(self._source._with(read, "log"))
 
+    def check(self, said: Definition) -> None:
+        try:
+            self._source._with(lambda connection: preflight.check_definition(connection, said), "log")
+        except TableLocked as error:  # the statement is read and checked again
+            raise ConnectionLost(error.message) from error
+
+    def prepared(self, name: str, before: int) -> list[TableName] | None:
+        def find(connection: Connection) -> set[str] | None:
+            return xa.find_tables(connection, name, before - self._source._shift)
+
+        with translating(f"looking for the XA transaction {name} in the log"):
+            found = self._source._with(find, "log")
+        return None if found is None else [table for table in self._followed if str(table) in found]
+
     def latest(self, table: TableName) -> TableSchema | None:
         return self._source._describe([table], "log").get(table) or self._followed.get(table)
 
@@ -275,6 +301,9 @@ class Select:
         with self._source._reading(f"reading table {self.schema.table}", everything=own):
             self._source._with(read, "chunks")
 
+
+_CHECKED: dict[tuple[int, MySQL], int] = {}
+"""How many tables of a stream of this process its heartbeats have looked at."""
 
 _FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
 """The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
