@@ -224,7 +224,7 @@ class MySQL(Target):
         changed = [
             f"{name} = if({newer('s', table)}, {value(name)}, {table}.{name})"
             for name in staged.columns
-            if name not in staged.key
+            if name not in staged.key or name in staged.signed
         ]
         return [
             f"insert into {table} ({', '.join(columns)}) select {', '.join(f's.{name}' for name in columns)} "
@@ -286,7 +286,10 @@ def _written(name: str, values: pa.Array) -> pa.Array:
         )
     if kind == pa.float32():
         values = values.cast(pa.float64())  # the shortest text of the greatest float is beyond it
-    return values.cast(text.TEXT)
+    texts = values.cast(text.TEXT)
+    if pa.types.is_floating(kind):  # the number -0 loses its sign, the text does not
+        texts = pc.if_else(pc.equal(texts, "-0"), pa.scalar("'-0'", text.TEXT), texts)
+    return texts
 
 
 def _odd(name: str, days: int, micros: int, infinite: bool) -> str:

@@ -168,7 +168,7 @@ class Postgres(Target):
 
     def upserts(self, staged: Staged, where: str) -> Sequence[str]:
         columns = [*staged.columns, "_lsn", "_seq"]
-        rest = [name for name in columns if name not in staged.key]
+        rest = [name for name in columns if name not in staged.key or name in staged.signed]
         values = {
             name: f"case when {literal(staged.names[name])} = any (s._unchanged) then t.{name} else s.{name} end"
             for name in rest

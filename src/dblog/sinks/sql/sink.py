@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
-from dblog.sinks.net import net
+from dblog.sinks.net import net, signed_key
 from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
 from dblog.sinks.sql.books import Books, deleted
 from dblog.sinks.sql.load import load
@@ -217,6 +217,7 @@ class SqlSink(Sink):
             table=quoted(*into.name),
             deleted=self._books.name(deleted(into.id)),
             key=tuple(map(quoted, into.key)),
+            signed=tuple(map(quoted, signed_key(share.table.schema))),
             columns=tuple(map(quoted, into.types)),
             names={quoted(n): n for n in into.types},
             incomplete=share.table.incomplete or self._soft,

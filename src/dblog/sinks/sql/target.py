@@ -67,6 +67,8 @@ class Staged:
     deleted: str
     """The table that remembers keys which were deleted."""
     key: tuple[str, ...]
+    signed: tuple[str, ...]
+    """The columns of the key that are written although the key is equal: it may have another sign."""
     columns: tuple[str, ...]
     """All that are written, the key included."""
     names: Mapping[str, str]
