@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.errors import SinkError
 from dblog.sinks.sql import SqlSink
 from tests.conftest import MYSQL_SERVERS, SERVERS, Database, MySQLDatabase
 from tests.families import AnyDatabase, OnPostgres
@@ -90,3 +91,88 @@ def test_a_key_of_zero_follows_the_sign_of_the_source(
         database.execute("update t set id = id * -1e0, note = 'c' where id = 0")
         running.until(lambda: keys(copy.database) == keys(database), lambda: str(keys(copy.database)))
         assert keys(database) == [("b", "5.0"), ("c", "-0.0" if minus(copy) < 0 else "0.0")]
+
+
+ENUM = "enum('a','it''s')"
+
+
+def enumerated(kind: str, *key: str) -> TableSchema:
+    columns = (Column("id", "int", pa.int32()), Column("note", kind, pa.string()), Column("n", "mediumint", pa.int32()))
+    return TableSchema(T, columns, key or ("id",))
+
+
+@pytest.mark.parametrize("target", MYSQL_SERVERS, indirect=True)
+def test_the_error_value_of_an_enum_is_written_and_replaced(
+    target: AnyTarget,  # noqa: F811
+    make: Make,  # noqa: F811
+    spark: SparkSession,
+) -> None:
+    def found() -> list[tuple[object, ...]]:
+        return target.execute(f"select id, note, note + 0 from {target.name(T)} order by id")
+
+    schema, sink = enumerated(ENUM), make()
+    rows = [read(9, 1, ""), read(9, 2, "a"), read(9, 3, None), read(9, 4, "it's")]
+    sink.write(batch(0, None, frame(spark, rows, schema), schema))
+    assert found() == [(1, "", 0), (2, "a", 1), (3, None, None), (4, "it's", 2)]
+    changes = [change("update", 1001 + n, key, note) for n, (key, note) in enumerate([(1, "a"), (2, ""), (3, "")])]
+    sink.write(batch(1, frame(spark, changes, schema), None, schema))
+    assert found() == [(1, "a", 1), (2, "", 0), (3, "", 0), (4, "it's", 2)]
+    sink.write(batch(0, None, frame(spark, rows, schema), schema))  # which is older
+    assert found() == [(1, "a", 1), (2, "", 0), (3, "", 0), (4, "it's", 2)]
+
+
+@pytest.mark.parametrize("target", MYSQL_SERVERS, indirect=True)
+def test_an_enum_with_an_empty_member_keeps_it(
+    target: AnyTarget,  # noqa: F811
+    make: Make,  # noqa: F811
+    spark: SparkSession,
+) -> None:
+    schema = enumerated("enum('a','')")
+    make().write(batch(0, None, frame(spark, [read(9, 1, "")], schema), schema))
+    assert target.execute(f"select id, note, note + 0 from {target.name(T)}") == [(1, "", 2)]
+
+
+@pytest.mark.parametrize("target", MYSQL_SERVERS, indirect=True)
+@pytest.mark.parametrize(
+    ("key", "note", "said"),
+    [
+        (
+            ("note",),
+            "",
+            r"table \w+\.t cannot hold \"\" in column 'note' of the row with the key \(\"\"\): Data truncated",
+        ),
+        (
+            ("id",),
+            "zz",
+            r"table \w+\.t cannot hold \"zz\" in column 'note' of the row with the key \(7\): Data truncated",
+        ),
+    ],
+)
+def test_a_value_that_an_enum_cannot_hold_is_named(
+    target: AnyTarget,  # noqa: F811
+    make: Make,  # noqa: F811
+    spark: SparkSession,
+    key: tuple[str, ...],
+    note: str,
+    said: str,
+) -> None:
+    schema = enumerated(ENUM, *key)
+    with pytest.raises(SinkError, match=said) as refused:
+        make().write(batch(0, None, frame(spark, [read(9, 1, "a"), read(9, 7, note)], schema), schema))
+    assert refused.value.hint
+
+
+def test_a_value_that_a_column_of_somebody_elses_cannot_hold_is_named(
+    target: AnyTarget,  # noqa: F811
+    make: Make,  # noqa: F811
+    spark: SparkSession,
+) -> None:
+    target.execute(
+        f"create table {target.name(T)} (id int primary key, note varchar(3), "
+        "_lsn bigint not null default 0, _seq int not null default 0)"
+    )
+    schema = TableSchema(T, (Column("id", "integer", pa.int32()), Column("note", "text", pa.string())), ("id",))
+    rows = [read(9, 1, "abc"), read(9, 2, "a\tb\nc" * 50), read(9, 3, None)]
+    said = r"table \w+\.t cannot hold \"a\\tb\\nca.*\.\.\. in column 'note' of the row with the key \(2\): .*too long"
+    with pytest.raises(SinkError, match=said):
+        make().write(batch(0, None, frame(spark, rows, schema), schema))

@@ -144,13 +144,17 @@ class SqlSink(Sink):
             share = of[id(table)]
             if share.rows is not None:
                 names = (*share.into.types, *STAGED[:-1])
-                share.tasks = load(self._prepared(share.rows, share, names), names, self._target, share.stage)
+                rows, into = self._prepared(share.rows, share, names), share.into
+                share.tasks = load(rows, names, self._target, share.stage, into.name, into.key)
 
         batch.each(stage)
 
     def _create_stage(self, session: Session, share: Share) -> None:
         kinds = ("boolean", "bigint", "int", self._target.unchanged, "boolean", "bigint")
-        columns = [f"{self._target.quoted(n)} {kind} null" for n, kind in share.into.types.items()]
+        columns = [
+            f"{self._target.quoted(n)} {kind if n in share.into.key else self._target.staged_type(kind)} null"
+            for n, kind in share.into.types.items()
+        ]
         columns += [f"{n} {kind} null" for n, kind in zip(STAGED, kinds, strict=True)]
         options = self._target.table_options(session)
         session.run(f"{self._target.scratch} {share.stage} ({', '.join(columns)}){options}", f"creating {share.stage}")
@@ -220,6 +224,7 @@ class SqlSink(Sink):
             signed=tuple(map(quoted, signed_key(share.table.schema))),
             columns=tuple(map(quoted, into.types)),
             names={quoted(n): n for n in into.types},
+            types={quoted(n): kind for n, kind in into.types.items()},
             incomplete=share.table.incomplete or self._soft,
             tasks=share.tasks,
         )

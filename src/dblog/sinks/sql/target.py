@@ -73,6 +73,8 @@ class Staged:
     """All that are written, the key included."""
     names: Mapping[str, str]
     """The columns' names, not quoted, as they stand in `_unchanged`."""
+    types: Mapping[str, str]
+    """The columns' types, as the server spells them."""
     incomplete: bool
     """Whether some rows leave columns as they are."""
     tasks: tuple[int, ...]
@@ -139,6 +141,10 @@ class Target(ABC):
     @abstractmethod
     def alter(self, column: str, kind: str, *, key: bool) -> str:
         """What changes a column's type, after `alter table ...`."""
+
+    def staged_type(self, kind: str) -> str:
+        """The type that a column of this type, which is not of the key, has in a staging table."""
+        return kind
 
     @abstractmethod
     def alone(self, session: Session) -> AbstractContextManager[None]:
