@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,7 +35,7 @@ from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
-from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 CHECKED_TABLES = 20
 """How many tables a heartbeat looks at; the next one goes on with the others."""
@@ -225,10 +225,11 @@ class MySQL(Relational[Connection]):
             cursor.execute(
                 f"set session lock_wait_timeout = {LOCK_SECONDS}, session innodb_lock_wait_timeout = {LOCK_SECONDS}"
             )
-            if role in PEOPLE:
-                cursor.execute(f"set session {self._flavor(connection).time_limit.format(PEOPLE_SECONDS)}")
-                cursor.execute("set session transaction read only")
         return connection
+
+    def _read_only_begin(self, session: Connection) -> Sequence[str]:
+        limit = self._flavor(session).time_limit.format(PEOPLE_SECONDS)
+        return (f"set session {limit}", "start transaction read only")
 
     def _alive(self, session: Connection) -> bool:
         return bool(session.open)

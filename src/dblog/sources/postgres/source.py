@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import Setup
 from dblog.sources.postgres.stream import PostgresLog
 from dblog.sources.postgres.visibility import Snapshot
-from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 SEARCH_PATH = 'search_path = "$user", public'
 """Where the names in conditions and probes are looked up, as people expect; our own statements qualify all names."""
@@ -256,10 +256,11 @@ class Postgres(Relational[Connection]):
             # a watermark must not wait for a standby: it only has to reach the log
             cursor.execute("set synchronous_commit = local")
             cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
-            if role in PEOPLE:
-                cursor.execute(f"set statement_timeout = '{PEOPLE_SECONDS}s'")
-                cursor.execute(f"set default_transaction_read_only = on; set {SEARCH_PATH}")
         return connection
+
+    def _read_only_begin(self, session: Connection) -> Sequence[str]:
+        # after its first snapshot, which every query takes, a transaction cannot become one that writes
+        return ("begin read only", f"set local statement_timeout = '{PEOPLE_SECONDS}s'", f"set local {SEARCH_PATH}")
 
     def _alive(self, session: Connection) -> bool:
         return not session.closed
@@ -282,6 +283,6 @@ class Select:
             own = self._extent.where is not None or bool(self._extent.keys)
             with self._source._reading(f"reading table {self.schema.table}", everything=own):
                 chunks.select(connection, self.schema, self._extent, take)
-                connection.cursor().execute("commit")
+                connection.cursor().execute("rollback")  # what a condition has set for the session ends here
 
         self._source._with(read, "chunks")
