@@ -72,6 +72,16 @@ class TestStatus:
         assert re.search(r"waiting +lag 3\.2 s is over 1 s", shown)
         assert "not active, unreserved, 5.0 GiB of log kept, 1.0 MiB until the server removes log" in shown
 
+    def test_a_sink_that_is_away_and_restarts_are_told(self, running: Pipeline) -> None:
+        said = {"state": "waiting for sink", "since": time.time() - 70, "reason": "no route to host", "restarts": 2}
+        running.deliver({**said, "unready_after": 60})
+        shown = dblog("status").stdout
+        assert re.search(r"shop  waiting for sink", shown)
+        assert re.search(r"waiting for sink +since \d{4}-.*, 1 min 1\d s ago: no route to host", shown)
+        assert re.search(r"restarts +2 since it was started", shown)
+        assert "last seen" not in shown
+        assert {**document("status"), **said} == document("status")
+
     def test_a_pipeline_that_failed_says_why(self, pipeline: Pipeline) -> None:
         pipeline.say({**STATUS, "state": "failed", "error": "replication slot 'x' is gone"})
         shown = dblog("status").stdout

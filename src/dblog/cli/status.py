@@ -25,7 +25,7 @@ from dblog.cli.program import (
     print_json,
     print_line,
 )
-from dblog.cli.words import ago, count, duration, place, size
+from dblog.cli.words import ago, count, duration, moment, place, size
 
 if TYPE_CHECKING:
     from dblog.state.pipeline import Pipeline
@@ -79,9 +79,15 @@ def _page(now: dict[str, Any], open_dumps: list[Dump]) -> RenderableType:
 
 def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """What can be said; a pipeline that starts, or never did, has not told everything."""
+    from dblog.state.pipeline import ALIVE
+
     if now.get("error"):
         yield "error", Text(str(now["error"]), "red")
-    if now["state"] != "running" and "updated_at" in now:
+    if "since" in now:
+        yield now["state"], Text(f"since {moment(now['since'])}, {ago(now['since'])}: {now['reason']}", "yellow")
+    if now.get("restarts"):
+        yield "restarts", f"{count(now['restarts'])} since it was started"
+    if now["state"] not in ALIVE and "updated_at" in now:
         yield "last seen", ago(now["updated_at"])
     if "source" in now:
         yield "source", f"{now['source']}, {_tables(now)}, slot {now.get('slot', '?')}"

@@ -38,9 +38,11 @@ from dblog.control.models import (
     Settings,
     Status,
     Tables,
+    Waiting,
 )
 from dblog.errors import ConfigError, Conflict, DBLogError, NotFound, StateError
 from dblog.state.pipeline import Pipeline, only_pipeline, pipelines
+from dblog.state.pipeline import ready as is_ready
 from dblog.state.requests import Wish, read_request
 from dblog.state.store import Store
 
@@ -111,18 +113,20 @@ def _health(stores: Stores) -> APIRouter:
     @router.get("", responses=answers)
     @router.get("/ready", responses=answers)
     def ready(choice: Chosen, response: Response) -> Health:
-        """The store answers and the pipeline, or every one, runs."""
+        """The store answers and the pipeline, or every one, runs; or waits and restarts, but not for long."""
         try:
             with stores.open() as store:
                 names = pipelines(store) if choice.pipeline is None else [choice.pipeline]
-                states = {name: str(Pipeline(store, name).status()["state"]) for name in names}
+                found = {name: Pipeline(store, name).status() for name in names}
         except StateError as error:
             log.warning("the state store does not answer: %s", error)
             response.status_code = 503
-            return Health(ready=False, store=False, pipelines={})
-        healthy = bool(states) and all(state == "running" for state in states.values())
+            return Health(ready=False, store=False, pipelines={}, waiting={})
+        healthy = bool(found) and all(is_ready(status) for status in found.values())
         response.status_code = 200 if healthy else 503
-        return Health(ready=healthy, store=True, pipelines=states)
+        states = {name: str(status["state"]) for name, status in found.items()}
+        waiting = {name: Waiting.model_validate(status) for name, status in found.items() if "since" in status}
+        return Health(ready=healthy, store=True, pipelines=states, waiting=waiting)
 
     return router
 
