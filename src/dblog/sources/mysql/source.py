@@ -28,7 +28,7 @@ from dblog.sources.mysql.events import file_and_place, position
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
-from dblog.sources.mysql.resume import Log
+from dblog.sources.mysql.resume import Log, Resumption
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
@@ -106,6 +106,16 @@ class MySQL(Relational[Connection]):
         followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
         _SHIFTS[os.getpid(), self.address] = found.place.shift
+        return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}))
+
+    def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
+        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names())
+        found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
+        return None if found is None else self._log(found, followed, {})
+
+    def _log(
+        self, found: Resumption, followed: Mapping[TableName, TableSchema | None], files: dict[int, int]
+    ) -> MySQLLog:
         decoder = Decoder(
             _Tables(self, followed),
             self._with(self._flavor, "log"),
@@ -114,10 +124,12 @@ class MySQL(Relational[Connection]):
             before=self.before,
             shift=found.place.shift,
             delivered=found.delivered,
-            files=_FILES.setdefault((os.getpid(), self.address), {}),
+            files=files,
             created=found.place.created,
         )
-        return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
+        return MySQLLog(
+            self.address, found.position, decoder, server_id=self.server_id, place=found.place, until=found.until
+        )
 
     def place(self, place: str | None, commits: Commits, position: int) -> str:
         there = Place.parse(place).after(commits.origins, commits.numbers)
@@ -125,10 +137,7 @@ class MySQL(Relational[Connection]):
         return str(replace(there, created=created))
 
     def comparable(self, place: str | None, other: str | None) -> bool:
-        return Place.parse(place).shift == Place.parse(other).shift
-
-    def covers(self, place: str | None, other: str | None) -> bool:
-        return Place.parse(place).covers(Place.parse(other))
+        return Place.parse(place).log == Place.parse(other).log
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 
