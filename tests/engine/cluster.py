@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from dblog.sources.mysql.connect import parse
 from tests.conftest import MySQLDatabase, mysql_server_of
 
 _SETTINGS = {
-    "mariadb": {"log_slave_updates": "ON", "slave_parallel_threads": "0"},
+    "mariadb": {"log_slave_updates": "ON", "slave_parallel_threads": "4"},
     "mysql": {"log_replica_updates": "ON", "replica_preserve_commit_order": "ON"},
 }
 
@@ -30,19 +27,19 @@ class Cluster:
         self.follow()
         self.primary.server_execute("create database shop")
 
-    def follow(self, more: str = "") -> None:
-        """Let the replica replicate from the primary; `more` are settings of that."""
+    def follow(self) -> None:
+        """Let the replica replicate from the primary."""
         at = parse(self.primary.url)
         if self.mariadb:
             change = (
                 f"change master to master_host = '{at.host}', master_port = {at.port}, master_user = '{at.user}', "
-                f"master_password = '{at.password}', master_use_gtid = slave_pos, master_connect_retry = 1{more}"
+                f"master_password = '{at.password}', master_use_gtid = slave_pos, master_connect_retry = 1"
             )
         else:
             change = (
                 f"change replication source to source_host = '{at.host}', source_port = {at.port}, "
                 f"source_user = '{at.user}', source_password = '{at.password}', source_auto_position = 1, "
-                f"get_source_public_key = 1, source_connect_retry = 1{more}"
+                f"get_source_public_key = 1, source_connect_retry = 1"
             )
         self.replica.server_execute(change)
         self.start()
@@ -80,10 +77,3 @@ class Cluster:
     def stop(self) -> None:
         for database in (self.primary, self.replica):
             database.server.stop()
-
-
-def wait_until(ready: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
