@@ -149,6 +149,18 @@ def test_what_is_new_in_one_domain_may_lie_in_front_of_what_was_delivered_of_ano
     assert [row["n"] for row in stream.history.of(6)] == [0, 1]
 
 
+def test_a_replica_whose_log_was_reset_is_refused(cluster: Cluster, stream: Query) -> None:
+    written_to_replica(cluster, stream, "select 1")
+    cluster.stop_replication()
+    cluster.replica.server_execute("reset master" if cluster.mariadb else "reset binary logs and gtids")
+    cluster.replica.execute("update t set n = 1 where id = 9")
+    stream.restart(url=cluster.replica.url)
+    with pytest.raises(PositionLost) as caught:
+        stream.catch_up()
+    assert "was the log reset" in (caught.value.hint or "")
+    assert "expire" not in str(caught.value)
+
+
 @contextmanager
 def second_domain_first(cluster: Cluster) -> Iterator[None]:
     """Keep the replica from applying changes of row 5, so that those of other rows in another domain overtake them."""

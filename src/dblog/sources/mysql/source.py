@@ -106,15 +106,15 @@ class MySQL(Relational[Connection]):
         followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
         _SHIFTS[os.getpid(), self.address] = found.place.shift
-        return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}))
+        return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}), "log")
 
     def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
         followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names())
         found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
-        return None if found is None else self._log(found, followed, {})
+        return None if found is None else self._log(found, followed, {}, "control")
 
     def _log(
-        self, found: Resumption, followed: Mapping[TableName, TableSchema | None], files: dict[int, int]
+        self, found: Resumption, followed: Mapping[TableName, TableSchema | None], files: dict[int, int], role: str
     ) -> MySQLLog:
         decoder = Decoder(
             _Tables(self, followed),
@@ -128,7 +128,13 @@ class MySQL(Relational[Connection]):
             created=found.place.created,
         )
         return MySQLLog(
-            self.address, found.position, decoder, server_id=self.server_id, place=found.place, until=found.until
+            self.address,
+            found.position,
+            decoder,
+            server_id=self.server_id,
+            place=found.place,
+            until=found.until,
+            check=lambda at: self._with(lambda connection: Log(connection).check(at), role),
         )
 
     def place(self, place: str | None, commits: Commits, position: int) -> str:

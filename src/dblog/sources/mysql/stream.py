@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from struct import pack
 
 import numpy as np
@@ -18,6 +19,7 @@ from dblog.sources.base import Run
 from dblog.sources.mysql.connect import Address, Connection, connect, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import FIRST, Type, file_and_place
+from dblog.sources.mysql.events import position as position_of
 from dblog.sources.mysql.gtid import DIVERGED, Place
 from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.resume import file_name
@@ -57,10 +59,12 @@ class MySQLLog:
         server_id: int,
         place: Place | None = None,
         until: int = 0,
+        check: Callable[[int], None] = lambda at: None,
     ) -> None:
         """`place` has the shift between the position's file number and the server's own. Up to `until` the log must
-        have shown what was delivered."""
+        have shown what was delivered. `check` says why the server's log does not go on at a position of its own."""
         place = place or Place()
+        self._check, self._shift = check, position_of(place.shift, 0)
         self._decoder = decoder
         self._until = until
         self._place = str(place)
@@ -75,7 +79,13 @@ class MySQLLog:
 
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
         """The server sends a commit at once, whoever waits for it, so `eager` makes no difference."""
-        deadline = time.monotonic() + timeout
+        try:
+            return self._read(time.monotonic() + timeout)
+        except PositionLost:
+            self._check(self._decoder.position - self._shift)
+            raise
+
+    def _read(self, deadline: float) -> list[Run]:
         with translating("reading the log"):
             while True:
                 left = deadline - time.monotonic()
