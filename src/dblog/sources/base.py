@@ -108,6 +108,12 @@ class LogStream(Protocol):
         ...
 
     @property
+    def passing(self) -> bool:
+        """The log has not yet been read up to the place that it was opened at, on another server than the one that was
+        read before: what has been read so far ends where no other server's log does."""
+        ...
+
+    @property
     def idle_position(self) -> int:
         """The log is known to hold nothing of ours between the last run and this position."""
         ...
@@ -191,8 +197,14 @@ class Source(Boundaries, Protocol):
         """Whether the positions of two places count the same log."""
         ...
 
-    def covers(self, place: str | None, other: str | None) -> bool:
-        """Whether all that is before the other place is before this one."""
+    def repeat(self, position: int, place: str | None, end: str | None) -> LogStream | None:
+        """Open the log for the transactions between two places once more, and no others, up to where `passing` ends.
+        None when the log that is read now has them at the positions that they had."""
+        ...
+
+    @property
+    def decoding(self) -> str:
+        """What the rows of a change depend on beside the log: options of the stream."""
         ...
 
     def write_watermark(self, token: str) -> int:

@@ -64,6 +64,11 @@ class Relational(Generic[_Session]):
     address: Any
     patterns: tuple[Pattern, ...]
     columns: tuple[str, ...] | None
+    types: Any
+
+    @property
+    def decoding(self) -> str:
+        return f"{self.columns} {self.types}"
 
     @property
     def _chunks(self) -> Chunks[_Session]:

@@ -30,7 +30,7 @@ from dblog.sources.mysql.events import file_and_place, position
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
-from dblog.sources.mysql.resume import Log
+from dblog.sources.mysql.resume import Log, Resumption
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
@@ -114,7 +114,7 @@ class MySQL(Relational[Connection]):
 
     def check_position(self, position: int, place: str | None) -> None:
         """Raise PositionLost unless the server's log still reaches back to the position."""
-        self._with(lambda connection: resume.check(Log(connection), position, place))
+        self._with(lambda connection: resume.resume(Log(connection), position, place))
 
     def abandon(self) -> None:
         """MySQL and MariaDB keep nothing for a stream."""
@@ -124,19 +124,37 @@ class MySQL(Relational[Connection]):
         followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
         _SHIFTS[os.getpid(), self.address] = found.place.shift
+        return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}), "log")
+
+    def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
+        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names())
+        found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
+        return None if found is None else self._log(found, followed, {}, "control")
+
+    def _log(
+        self, found: Resumption, followed: Mapping[TableName, TableSchema | None], files: dict[int, int], role: str
+    ) -> MySQLLog:
         decoder = Decoder(
             _Tables(self, followed),
-            self._with(self._flavor, "log"),
+            self._with(self._flavor, role),
             found.position,
             watermark=WATERMARK,
             before=self.before,
             shift=found.place.shift,
             delivered=found.delivered,
-            files=_FILES.setdefault((os.getpid(), self.address), {}),
+            files=files,
             created=found.place.created,
-            lower_case=self._ask("select @@lower_case_table_names = 1", role="log") == (1,),
+            lower_case=self._ask("select @@lower_case_table_names = 1", role=role) == (1,),
         )
-        return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
+        return MySQLLog(
+            self.address,
+            found.position,
+            decoder,
+            server_id=self.server_id,
+            place=found.place,
+            until=found.until,
+            check=lambda at: self._with(lambda connection: Log(connection).check(at), role),
+        )
 
     def place(self, place: str | None, commits: Commits, position: int) -> str:
         there = Place.parse(place).after(commits.origins, commits.numbers)
@@ -144,10 +162,7 @@ class MySQL(Relational[Connection]):
         return str(replace(there, created=created))
 
     def comparable(self, place: str | None, other: str | None) -> bool:
-        return Place.parse(place).shift == Place.parse(other).shift
-
-    def covers(self, place: str | None, other: str | None) -> bool:
-        return Place.parse(place).covers(Place.parse(other))
+        return Place.parse(place).log == Place.parse(other).log
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 

@@ -164,8 +164,8 @@ class Postgres(Relational[Connection]):
     def comparable(self, place: str | None, other: str | None) -> bool:
         return True
 
-    def covers(self, place: str | None, other: str | None) -> bool:
-        raise NotImplementedError
+    def repeat(self, position: int, place: str | None, end: str | None) -> None:
+        """What is left of the slot's log has the batch where it was."""
 
     def _slot(self) -> dict[str, Any]:
         found = self._ask(

@@ -100,6 +100,10 @@ class PostgresLog:
         return None
 
     @property
+    def passing(self) -> bool:
+        return False
+
+    @property
     def idle_position(self) -> int:
         """A keep-alive says how far the server has looked; what it had to send up to there came before."""
         return 0 if self._pending or self._inside else self._replication.wal_end
