@@ -39,11 +39,11 @@ PROGRAM = "dblog check"
 
 @app.command(
     epilog=examples(
-        "dblog check --url postgresql://app:secret@db.example.com/shop --tables 'public.*'",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog check --tables 'public.*'",
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog check --tables public.orders,public.customers",
         "dblog check --tables 'public.*' --admin-sql > setup.sql",
         "dblog check shop.toml",
-        "dblog check --url mysql://app:secret@db.example.com --tables 'shop.*'",
+        "DBLOG_URL=mysql://app:secret@db.example.com dblog check --tables 'shop.*'",
     ),
     rich_help_panel=DATABASE,
 )

@@ -54,7 +54,7 @@ class Sink(StrEnum):
     epilog=examples(
         "dblog run shop.toml",
         "dblog run shop.toml --once",
-        "dblog run --url postgresql://app:secret@db.example.com/shop --table public.orders --into /lake/orders",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog run --table public.orders --into /lake/orders",
         "dblog run --tables 'public.*' --into /lake/shop --format json --once",
         "dblog run --tables 'public.*' --into /lake/shop --every 10 --http 127.0.0.1:8080",
         "dblog run --table public.orders --format noop --checkpoint /tmp/orders --option chunkRows=5000",

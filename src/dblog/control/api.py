@@ -39,6 +39,7 @@ from dblog.control.models import (
     Status,
     Tables,
 )
+from dblog.control.page import add_page
 from dblog.errors import ConfigError, Conflict, DBLogError, NotFound, StateError
 from dblog.state.pipeline import Pipeline, only_pipeline, pipelines
 from dblog.state.requests import Wish, read_request
@@ -83,6 +84,7 @@ def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> 
         title="DBLog control plane",
         version="1",
         description="Dumps, settings and the state of pipelines. Errors are `{error, hint}`.",
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -93,6 +95,7 @@ def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> 
     app.include_router(_health(stores))
     for router in (_overview(stores), _pipeline(stores), _dumps(stores), _events(stores, hub)):
         app.include_router(router, responses=guarded, dependencies=security)
+    add_page(app)
     _explain_errors(app)
     app.add_middleware(Limit)
     app.add_middleware(Gate, token=token)
