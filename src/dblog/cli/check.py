@@ -21,6 +21,7 @@ from dblog.cli.program import (
     only_with_file,
     output,
     print_json,
+    private_files,
 )
 from dblog.errors import ConfigError
 
@@ -92,7 +93,8 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
     from dblog.pipelines.config import read_config
     from dblog.pipelines.running import check_routes, streams_of
 
-    streams = streams_of(read_config(path), lambda sink, text: None)
+    config = read_config(path)
+    streams = streams_of(config, lambda sink, text: None)
     problems: dict[tuple[str, str], Problem] = {}
     scripts = []
     for stream in streams:  # each has a slot of its own
@@ -103,7 +105,8 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
         _print_sql("\n".join(dict.fromkeys("".join(scripts).splitlines())) + "\n", as_json)
         return
     check_routes(streams)
-    sinks = {stream.sink_name: stream.check() for stream in streams}
+    with private_files(config.private):  # a sink may create its folder
+        sinks = {stream.sink_name: stream.check() for stream in streams}
     source = str(streams[0].read.address)
     told = {"source": source, "tables": [str(t) for t in there.tables]}
     _tell(source, there.tables, list(problems.values()), sinks, told, as_json=as_json)

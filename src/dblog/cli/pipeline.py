@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dblog.cli.program import INTERRUPTED, exit_code, print_line
+from dblog.cli.program import INTERRUPTED, exit_code, print_line, private_files
 from dblog.cli.serve import api, token_of
 from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
@@ -58,6 +58,7 @@ def run_file(
     place = None if config.state == "off" else config.state
     served = api(config.http, place, token) if config.http is not None else nullcontext()
     with ExitStack() as stack:
+        stack.enter_context(private_files(config.private))
         console = own_console(stack)
         streams = streams_of(config, lambda sink, text: console.print(f"{sink}: {text}", soft_wrap=True))
         settings = spark_settings(streams)

@@ -8,6 +8,7 @@ Errors of ours are shown on standard error as what failed and what to do, withou
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -155,6 +156,19 @@ def pipeline_of(place: str | None, name: str | None) -> Iterator[Pipeline]:
 
     with closing(open_store(place)) as store:
         yield only_pipeline(store, name)
+
+
+@contextmanager
+def private_files(private: bool = True) -> Iterator[None]:
+    """Create files for the user alone, in this process and in those that it starts: keys and rows are in them. With
+    False, as the umask says."""
+    before = os.umask(0o077)
+    try:
+        if not private:
+            os.umask(before)
+        yield
+    finally:
+        os.umask(before)
 
 
 def only_with_file(context: typer.Context, allowed: set[str]) -> None:

@@ -24,6 +24,7 @@ from dblog.cli.program import (
     examples,
     only_with_file,
     print_line,
+    private_files,
 )
 from dblog.cli.serve import Http, TokenVariable, api, token_of
 from dblog.cli.settings import pairs
@@ -118,6 +119,7 @@ def run(
     served = api(http, store, token_of(token_env)) if http is not None else nullcontext()
     check_java()
     with ExitStack() as stack:
+        stack.enter_context(private_files())
         console = own_console(stack)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
         if not verbose:

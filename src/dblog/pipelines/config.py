@@ -78,6 +78,8 @@ class Config:
     alone: bool
     """Whether the file has one sink only."""
     secrets: tuple[str, ...]
+    private: bool = True
+    """Whether what the sinks write is for the user of the process alone."""
 
 
 def read_config(path: Path) -> Config:
@@ -169,6 +171,7 @@ PIPELINE = (
     Setting("spool", "where captured log and chunks wait; without it, in the folder", text("a folder or URI"), None),
     Setting("every", "seconds from batch to batch", number(0.0, 86_400.0), default=EVERY_SECONDS),
     Setting("state", "the state store", text("a file or off"), default=None),
+    Setting("private", "false: others may read the output, as the umask says", flag(), default=True),
     Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
     Setting("token", "the HTTP API's token", text(), default=None, secret=True),
 )
@@ -239,6 +242,7 @@ class _File:
                 if s["enabled"]
             ),
             alone=len(sinks) == 1,
+            private=pipeline["private"],
             secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
         )
 
