@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -371,4 +373,23 @@ def test_what_is_not_there(client: httpx.Client) -> None:
 def test_the_description_is_served(client: httpx.Client) -> None:
     description = client.get("/openapi.json").json()
     assert description["paths"]["/api/v1/dumps"]["post"]["responses"].keys() >= {"201", "404", "413", "422", "503"}
-    assert "swagger" in client.get("/docs").text
+
+
+def test_the_page_of_routes_needs_no_other_host(client: httpx.Client) -> None:
+    answer = client.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+    for path, routes in client.get("/openapi.json").json()["paths"].items():
+        for method, route in routes.items():
+            assert f"{method.upper()} {path}" in answer.text
+            assert route["description"].splitlines()[0] in html.unescape(answer.text)
+    assert "a condition on the table's rows, in the database's SQL" in html.unescape(answer.text)  # a field of a body
+    assert "GET /docs" not in answer.text
+
+
+def test_no_page_names_another_host(client: httpx.Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    pages = [path for path, routes in paths.items() if "get" in routes and not re.search(r"\{|events", path)]
+    for path in (*pages, "/docs", "/openapi.json", "/redoc", "/docs/oauth2-redirect", "/"):
+        text = client.get(path).text.replace(str(client.base_url).rstrip("/"), "")
+        assert not re.search(r"""<script|<link|(src|href)=|https?://""", text), path

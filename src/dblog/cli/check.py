@@ -20,6 +20,7 @@ from dblog.cli.program import (
     only_with_file,
     output,
     print_json,
+    private_files,
 )
 from dblog.errors import ConfigError
 
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
 @app.command(
     epilog=examples(
-        "dblog check --url postgresql://app:secret@db.example.com/shop --tables 'public.*'",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog check --tables 'public.*'",
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog check --tables public.orders,public.customers",
         "dblog check --tables 'public.*' --admin-sql > setup.sql",
         "dblog check shop.toml",
-        "dblog check --url mysql://app:secret@db.example.com --tables 'shop.*'",
+        "DBLOG_URL=mysql://app:secret@db.example.com dblog check --tables 'shop.*'",
     ),
     rich_help_panel=DATABASE,
 )
@@ -99,7 +100,8 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
                 scripts.append(there.admin_sql())
         _print_sql("\n".join(dict.fromkeys("".join(scripts).splitlines())) + "\n", as_json)
         return
-    found = Findings(check_surroundings(config, config.token), check_streams(streams))
+    with private_files(config.private):  # a sink may create its folder
+        found = Findings(check_surroundings(config, config.token), check_streams(streams))
     source, tables = str(streams[0].read.address), found.streams[streams[0].sink_name].tables
     _tell(source, tables, found, {"source": source, "tables": [str(t) for t in tables]}, as_json=as_json)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @app.command(
     epilog=examples(
-        "dblog init --url postgresql://app:secret@db.example.com/shop",
-        "dblog init --url mysql://app:secret@db.example.com/shop -o pipelines/shop.toml",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init",
+        "DBLOG_URL=mysql://app:secret@db.example.com/shop dblog init -o pipelines/shop.toml",
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init -o -",
     ),
     rich_help_panel=FIRST_LOOK,

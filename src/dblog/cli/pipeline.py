@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from dblog.cli.log import Log
-from dblog.cli.program import INTERRUPTED, exit_code
+from dblog.cli.program import INTERRUPTED, exit_code, private_files
 from dblog.cli.serve import api, token_of
 from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
@@ -50,6 +50,7 @@ def run_file(
     place = None if config.state == "off" else config.state
     served = api(config.http, place, token) if config.http is not None else nullcontext()
     with ExitStack() as stack:
+        stack.enter_context(private_files(config.private))
         # Spark's own lines, which --verbose lets through, would break a line in place
         log = Log(own_console(stack), live=not as_json and not verbose)
         streams = streams_of(

@@ -24,6 +24,7 @@ from dblog.cli.program import (
     examples,
     only_with_file,
     print_line,
+    private_files,
 )
 from dblog.cli.serve import Http, TokenVariable, api, token_of
 from dblog.cli.settings import pairs
@@ -54,7 +55,7 @@ class Sink(StrEnum):
     epilog=examples(
         "dblog run shop.toml",
         "dblog run shop.toml --once",
-        "dblog run --url postgresql://app:secret@db.example.com/shop --table public.orders --into /lake/orders",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog run --table public.orders --into /lake/orders",
         "dblog run --tables 'public.*' --into /lake/shop --format json --once",
         "dblog run --tables 'public.*' --into /lake/shop --every 10 --http 127.0.0.1:8080",
         "dblog run --table public.orders --format noop --checkpoint /tmp/orders --option chunkRows=5000",
@@ -119,6 +120,7 @@ def run(
     served = api(http, store, token_of(token_env)) if http is not None else nullcontext()
     check_java()
     with ExitStack() as stack:
+        stack.enter_context(private_files())
         # Spark's own lines, which --verbose lets through, would break a line in place
         log = Log(own_console(stack), live=not as_json and not verbose)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))

@@ -40,6 +40,7 @@ from dblog.control.models import (
     Tables,
     Waiting,
 )
+from dblog.control.page import add_page
 from dblog.errors import ConfigError, Conflict, DBLogError, NotFound, StateError
 from dblog.state.pipeline import Pipeline, only_pipeline, pipelines
 from dblog.state.pipeline import ready as is_ready
@@ -85,6 +86,7 @@ def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> 
         title="DBLog control plane",
         version="1",
         description="Dumps, settings and the state of pipelines. Errors are `{error, hint}`.",
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -95,6 +97,7 @@ def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> 
     app.include_router(_health(stores))
     for router in (_overview(stores), _pipeline(stores), _dumps(stores), _events(stores, hub)):
         app.include_router(router, responses=guarded, dependencies=security)
+    add_page(app)
     _explain_errors(app)
     app.add_middleware(Limit)
     app.add_middleware(Gate, token=token)

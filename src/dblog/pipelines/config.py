@@ -84,6 +84,8 @@ class Config:
     """How often a stream that failed is started again within ten minutes."""
     unready_after: float = UNREADY_SECONDS
     """After how many seconds a stream that waits for its sink, or restarts, is not ready."""
+    private: bool = True
+    """Whether what the sinks write is for the user of the process alone."""
 
 
 def read_config(path: Path) -> Config:
@@ -182,6 +184,7 @@ PIPELINE = (
         default=UNREADY_SECONDS,
     ),
     Setting("state", "the state store", text("a file or off"), default=None),
+    Setting("private", "false: others may read the output, as the umask says", flag(), default=True),
     Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
     Setting("token", "the HTTP API's token", text(), default=None, secret=True),
 )
@@ -254,6 +257,7 @@ class _File:
             alone=len(sinks) == 1,
             restarts=pipeline["restarts"],
             unready_after=pipeline["unready_after"],
+            private=pipeline["private"],
             secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
         )
 

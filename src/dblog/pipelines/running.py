@@ -121,6 +121,7 @@ class Stream:
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)  # it may be of an earlier release
         (self.folder / KEPT).write_text(f"{self.name}\n", "utf-8")
         self._thread = InheritableThread(
             target=lambda: self._run(spark, once), name=f"dblog-stream-{self.sink_name}", daemon=True

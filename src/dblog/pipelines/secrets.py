@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dblog.core.masking import HIDDEN, without_secrets
 from dblog.errors import ConfigError
 
-HIDDEN = "***"
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -111,12 +111,6 @@ def with_password(url: str, password: str) -> Secret:
 
 
 def hiding(secrets: Iterable[str]) -> Callable[[str], str]:
-    """Makes of a text one in which none of these occurs."""
-    known = sorted({form for s in secrets if s for form in (str(s), quote(s, safe=""))}, key=len, reverse=True)
-
-    def hidden(text: str) -> str:
-        for secret in known:
-            text = text.replace(secret, HIDDEN)
-        return text
-
-    return hidden
+    """A function that returns a text without these secrets."""
+    known = tuple(secrets)
+    return lambda text: without_secrets(text, known)

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import pymysql.connections
 import pymysql.err
 
+from dblog.core.masking import without_secrets
 from dblog.errors import (
     ConfigError,
     ConnectionLost,
@@ -365,7 +366,6 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
 
 
 def _scrub(text: str, secrets: Iterable[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "***")
+    text = without_secrets(text, secrets)
     text = re.sub(r"(?i)\b(\w*password|secret)(\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1\2***", text)
     return re.sub(r"((?:mysql|mariadb)://[^\s:/@]*):[^\s@]*@", r"\1:***@", text)

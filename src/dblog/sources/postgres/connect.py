@@ -19,6 +19,7 @@ import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
+from dblog.core.masking import without_secrets
 from dblog.errors import (
     ConfigError,
     ConnectionLost,
@@ -335,7 +336,6 @@ def _text(error: ServerError) -> str:
 
 
 def _scrub(text: str, secrets: Iterable[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "***")
+    text = without_secrets(text, secrets)
     text = re.sub(r"(?i)\b(\w*password|secret)(\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1\2***", text)
     return re.sub(r"(postgres(?:ql)?://[^\s:/@]*):[^\s@]*@", r"\1:***@", text)
