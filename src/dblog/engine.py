@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -16,12 +17,13 @@ from typing import Any, TypeVar
 
 from dblog.capture import Capture
 from dblog.core.offset import Offset
+from dblog.core.schema import TableName
 from dblog.desk import Desk
 from dblog.errors import ConnectionLost, SourceError, SpoolError
 from dblog.planner import Planner, Settings
 from dblog.retry import retrying
 from dblog.segments import Limit
-from dblog.sources.base import Source
+from dblog.sources.base import Source, Wait
 from dblog.spool import Spool
 from dblog.state.store import Store
 from dblog.tasks import Emit, Log, Select, Window
@@ -56,6 +58,8 @@ class Engine:
         self._capture: Capture | None = None
         self._target: int | None = None
         self._draining = False
+        self._stopped = threading.Event()
+        self._held_up: str | None = None
         self._started_at = time.time()
         self._spool_bytes, self._measured = 0, 0.0
         self._position = 0
@@ -129,6 +133,7 @@ class Engine:
         return {**captured, **self._planner.counts.to_json()}
 
     def stop(self, error: BaseException | None = None) -> None:
+        self._stopped.set()
         if self._capture is not None:
             self._capture.stop()
         if self.desk is not None:
@@ -145,6 +150,8 @@ class Engine:
             **self._source.identity(),
             **self._planner.status(),
         }
+        if self._held_up is not None:
+            status["waiting"] = self._held_up
         capture = self._capture
         if capture is not None:
             since = capture.waiting_since(self._position)
@@ -171,15 +178,22 @@ class Engine:
     # -- starting --------------------------------------------------------------------------------------------
 
     def _first(self) -> Offset:
-        self._retrying(lambda: self._source.prepare(followed=None))
+        self._prepare(None)
         origin = self._retrying(self._source.origin)
         tables = () if self._settings.dump else tuple(self._retrying(self._source.tables))
         return Offset(origin.position, suspects=origin.suspects, tables=tables, place=origin.place)
 
+    def _prepare(self, followed: Collection[TableName] | None) -> None:
+        wait = Wait(self._settings.patience, self._hold_up, self._stopped)
+        self._retrying(lambda: self._source.prepare(followed=followed, wait=wait))
+
+    def _hold_up(self, what: str | None) -> None:
+        self._held_up = what
+
     def _started(self, start: Offset, keep: Sequence[Offset]) -> Capture:
         if self._capture is None:
             assert start.position is not None
-            self._retrying(lambda: self._source.prepare(followed=keep[0].tables))
+            self._prepare(keep[0].tables)
             self._planner.know(self._retrying(self._source.tables))
             self._spool.sweep({c.id for offset in keep for c in (*offset.emit, *offset.read)})
             self._capture = Capture(

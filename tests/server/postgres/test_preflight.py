@@ -17,6 +17,7 @@ import pytest
 from dblog.core.schema import TableName
 from dblog.demo.server import PostgresServer
 from dblog.errors import PositionLost, PreconditionFailed
+from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight
 from dblog.sources.postgres.connect import connect, identifier, literal, translating
 from dblog.sources.postgres.deferrable import WHY
@@ -520,14 +521,12 @@ def test_a_predecessor_that_is_about_to_end_is_waited_for(database: Any, admin: 
         timer.join()
 
 
-def test_an_open_transaction_that_holds_up_the_slot_is_named(
-    database: Any, admin: Any, setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "SLOT_SECONDS", 1)
+def test_an_open_transaction_that_holds_up_the_slot_is_named(database: Any, admin: Any, setup: Setup) -> None:
     writer = database.connect(autocommit=False)
     run(writer, "INSERT INTO public.orders VALUES (7)")
-    with pytest.raises(PreconditionFailed, match=rf"pid {writer.info.backend_pid} \(open for \d+ s\)"):
-        prepare(admin, setup)
+    with pytest.raises(PreconditionFailed, match=rf"pid {writer.info.backend_pid} \(\w+, \d+ s, idle in transaction: "):
+        prepare(admin, setup, wait=Wait(patience=1))
+    assert run(admin, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", setup.slot) == [(0,)]
     writer.rollback()
     assert run(admin, "SHOW statement_timeout") == [("0",)]
     prepare(admin, setup)

@@ -20,7 +20,7 @@ from dblog.errors import (
     SchemaChanged,
     WatermarkError,
 )
-from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.base import Commits, Ints, Origin, Wait
 from dblog.sources.postgres import chunks, preflight, visibility
 from dblog.sources.postgres.catalog import read_tables, relation_schema, table_oids
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
@@ -88,9 +88,9 @@ class Postgres(Relational[Connection]):
         known = frozenset(followed or ())
         return Setup(self.slot, self.publication, self.names(), followed is None, known, self.writes)
 
-    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         setup = self.setup(followed=followed)
-        self._with(lambda connection: preflight.prepare(connection, setup))
+        self._with(lambda connection: preflight.prepare(connection, setup, wait=wait))
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         left = self._ask(_LEFT, json.dumps([list(t) for t in tables]), self.publication) if tables else None
