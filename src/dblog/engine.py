@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from dblog.planner import Planner, Settings
 from dblog.repeat import read_again
 from dblog.retry import retrying
 from dblog.segments import Limit
-from dblog.sources.base import Source
+from dblog.sources.base import Source, Wait
 from dblog.spool import Segments, Spool
 from dblog.state.store import Store
 from dblog.tasks import Emit, Log, Select, Window
@@ -62,6 +63,8 @@ class Engine:
         self._capture: Capture | None = None
         self._target: int | None = None
         self._draining = False
+        self._stopped = threading.Event()
+        self._held_up: str | None = None
         self._started_at = time.time()
         self._spool_bytes, self._measured = 0, 0.0
         self._position = 0
@@ -131,6 +134,7 @@ class Engine:
         return {**captured, **self._planner.counts.to_json()}
 
     def stop(self, error: BaseException | None = None) -> None:
+        self._stopped.set()
         if self._capture is not None:
             self._capture.stop()
         if self.desk is not None:
@@ -147,6 +151,8 @@ class Engine:
             **self._source.identity(),
             **self._planner.status(),
         }
+        if self._held_up is not None:
+            status["waiting"] = self._held_up
         capture = self._capture
         if capture is not None:
             since = capture.waiting_since(self._position)
@@ -173,10 +179,13 @@ class Engine:
     # -- starting --------------------------------------------------------------------------------------------
 
     def _first(self) -> Offset:
-        self._retrying(lambda: self._source.prepare(followed=None))
+        self._prepare(None)
         origin = self._retrying(self._source.origin)
         tables = () if self._settings.dump else tuple(self._retrying(self._source.tables))
         return Offset(origin.position, suspects=origin.suspects, tables=tables, place=origin.place)
+
+    def _hold_up(self, what: str | None) -> None:
+        self._held_up = what
 
     def _started(self, at: Offset) -> Capture:
         """The capture; in a new life it goes on from an offset whose batch is committed."""
@@ -227,9 +236,13 @@ class Engine:
         said = [start.to_json(), end.to_json(), self._source.decoding, self._settings.before]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
-    def _prepare(self, start: Offset) -> None:
-        self._retrying(lambda: self._source.prepare(followed=start.tables))
-        self._planner.know(self._retrying(self._source.tables))
+    def _prepare(self, start: Offset | None) -> None:
+        """Check the source, and learn its tables; None for a new stream."""
+        wait = Wait(self._settings.patience, self._hold_up, self._stopped)
+        followed = None if start is None else start.tables
+        self._retrying(lambda: self._source.prepare(followed=followed, wait=wait))
+        if start is not None:
+            self._planner.know(self._retrying(self._source.tables))
 
     def _follow(self, at: Offset) -> None:
         assert at.position is not None

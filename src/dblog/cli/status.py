@@ -70,11 +70,17 @@ def _page(now: dict[str, Any], open_dumps: list[Dump]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    state = now["state"]
+    state = _state(now)
     grid.add_row("pipeline", Text.assemble(now["pipeline"], "  ", (state, STYLES.get(state, "yellow"))))
     for label, text in _facts(now):
         grid.add_row(label, text)
     return Group(grid, "", dump_table(open_dumps)) if open_dumps else grid
+
+
+def _state(now: dict[str, Any]) -> str:
+    """A pipeline that knows no table yet and waits for something does not run: it waits."""
+    starting = now["state"] == "running" and now.get("waiting") and not now.get("tables")
+    return "waiting" if starting else str(now["state"])
 
 
 def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -90,7 +96,7 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if now["state"] not in ALIVE and "updated_at" in now:
         yield "last seen", ago(now["updated_at"])
     if "source" in now:
-        yield "source", f"{now['source']}, {_tables(now)}, slot {now.get('slot', '?')}"
+        yield "source", f"{now['source']}{_tables(now)}, slot {now.get('slot', '?')}"
     if "started_at" in now:
         yield "process", f"{now.get('pid', '?')} on {now.get('host', '?')}, started {ago(now['started_at'])}"
     if "lag_seconds" in now or "lag_bytes" in now:
@@ -126,4 +132,6 @@ def _slot(health: dict[str, Any]) -> Text:
 
 def _tables(now: dict[str, Any]) -> str:
     many = len(now.get("tables", {}))
-    return "1 table" if many == 1 else f"{count(many)} tables"
+    if not many and _state(now) == "waiting":
+        return ""
+    return ", 1 table" if many == 1 else f", {count(many)} tables"

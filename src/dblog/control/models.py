@@ -272,7 +272,7 @@ class Status(BaseModel):
     last_select_seconds: float | None = None
     spool_bytes: int | None = None
     slot_health: SlotHealth | None = None
-    waiting: str | None = Field(None, description="why no round of a dump opens now")
+    waiting: str | None = Field(None, description="what the start waits for, or why no round of a dump opens now")
 
 
 class TableDump(BaseModel):

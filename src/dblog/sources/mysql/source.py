@@ -22,7 +22,7 @@ from dblog.errors import (
     TableLocked,
     WatermarkError,
 )
-from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.base import Commits, Ints, Origin, Wait
 from dblog.sources.mysql import catalog, chunks, preflight, resume, xa
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
@@ -65,7 +65,7 @@ class MySQL(Relational[Connection]):
     def default_schema(self) -> str:
         return self.address.database
 
-    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         setup = self.setup()
         self._with(lambda connection: preflight.prepare(connection, setup))
 

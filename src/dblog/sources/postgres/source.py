@@ -20,10 +20,11 @@ from dblog.errors import (
     SchemaChanged,
     WatermarkError,
 )
-from dblog.sources.base import Commits, Ints, Origin
+from dblog.sources.base import Commits, Ints, Origin, Wait
 from dblog.sources.postgres import chunks, preflight, slots, visibility
-from dblog.sources.postgres.catalog import read_tables, relation_schema
+from dblog.sources.postgres.catalog import read_tables, relation_schema, table_oids
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
+from dblog.sources.postgres.deferrable import refuse_deferrable_keys
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import Setup
@@ -87,9 +88,9 @@ class Postgres(Relational[Connection]):
         known = frozenset(followed or ())
         return Setup(self.slot, self.publication, self.names(), followed is None, known, self.writes)
 
-    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         setup = self.setup(followed=followed)
-        self._with(lambda connection: preflight.prepare(connection, setup))
+        self._with(lambda connection: preflight.prepare(connection, setup, wait=wait))
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         left = self._ask(_LEFT, json.dumps([list(t) for t in tables]), self.publication) if tables else None
@@ -99,6 +100,11 @@ class Postgres(Relational[Connection]):
                 hint="was it dropped and made again, or taken out? start with a new slot and a new checkpoint, "
                 "which dumps the tables again",
             )
+        self._with(lambda connection: self._check_keys(connection, tables))
+
+    def _check_keys(self, connection: Connection, tables: Collection[TableName]) -> None:
+        with translating("looking at the primary keys"), connection.cursor() as cursor:
+            refuse_deferrable_keys(cursor, table_oids(cursor, tables), self.slot)
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self.names())
@@ -151,6 +157,7 @@ class Postgres(Relational[Connection]):
 
             def schema(connection: Connection) -> TableSchema:
                 with translating(f"reading the schema of {relation.name}"), connection.cursor() as cursor:
+                    refuse_deferrable_keys(cursor, [relation.oid], self.slot)
                     return relation_schema(cursor, relation, self.types)
 
             return self._narrowed(self._with(schema, "log"))
