@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,12 @@ class Problem:
     """The preflight runs the fix itself; never fatal."""
     lost: bool = False
     """The log no longer reaches back to the pipeline's position."""
+
+    @property
+    def statements(self) -> list[str]:
+        """The statements of the fix, in the order in which to run them; none where the fix is advice, which begins with
+        a small letter."""
+        return [line for line in self.fix.splitlines() if re.match(r"[A-Z]+\b.*;(  -- |$)", line)]
 
     def __str__(self) -> str:
         return f"- {self.what}\n  fix: " + self.fix.replace("\n", "\n       ")

@@ -304,7 +304,7 @@ class Look:
             what = f"table {shown} has no primary key, by which dumped rows and changes are matched"
             hidden = self.settings.get("show_gipk_in_create_table_and_information_schema", "ON") == "OFF"
             gipk = self._set("show_gipk_in_create_table_and_information_schema", "ON")
-            yield Problem(what, f"ALTER TABLE {q} ADD PRIMARY KEY (...);" + f"\n{gipk}" * hidden)
+            yield Problem(what, f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);" + f"\n{gipk}" * hidden)
         for column, prefix in table.key:
             if prefix is not None:
                 what = f"the primary key of {shown} has only the beginning of column {column!r}: the index does not "
@@ -329,7 +329,8 @@ class Look:
             unseen = f", or user {self.user} may not see it" if denied in RIGHTS else ""
             yield Problem(f"the watermark table '{WATERMARK}' does not exist{unseen}", fix, not may, may)
         elif denied in RIGHTS:
-            yield Problem(f"user {self.user} lacks SELECT, UPDATE on '{WATERMARK}'", rights)
+            # nor is it seen then whether the row is there
+            yield Problem(f"user {self.user} lacks SELECT, UPDATE on '{WATERMARK}'", f"{rights}\n{fill}")
         elif (
             sorted(table.columns) != ["id", "token"]
             or [column for column, *_ in table.key] != ["id"]
