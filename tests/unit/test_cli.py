@@ -171,7 +171,7 @@ class TestCheck:
         assert not found["ready"]
         assert found["tables"] == ["public.fit", "public.keyless"]
         (fatal,) = [p for p in found["problems"] if p["fatal"]]
-        assert fatal["fix"] == 'ALTER TABLE "public"."keyless" ADD PRIMARY KEY (...);'
+        assert fatal["fix"] == 'choose its columns: ALTER TABLE "public"."keyless" ADD PRIMARY KEY (...);'
         assert json.loads(run("check", "--url", database.url, "--tables", "fit", "--json").stdout)["ready"]
 
     def test_the_password_is_not_shown(self, database: Database) -> None:
