@@ -30,6 +30,10 @@ REPAIR_LIMIT = 1000
 
 KEYS_PER_CHUNK = 1000
 
+NO_ROWS = "1 = 0"
+"""A condition that no row fulfils, in the SQL of every database. Of an empty table a chunk with this condition is read:
+it has no rows but the table's columns, so that a sink can make the table."""
+
 _NO_RANGE: Key = ()
 
 
@@ -184,6 +188,8 @@ def next_round(
     Every dump gets its share of the round, and what is left over goes to who comes first. A dump that got nothing
     comes first next time; within a dump one table follows the other.
 
+    The chunk of an empty table costs nothing and counts for nothing.
+
     Chunks of one round must not overlap: a batch would deliver a key's state twice. So a round takes from a table
     either one extent that is read again or ranges of one cursor; who had to wait for that comes first next time.
     """
@@ -196,9 +202,10 @@ def next_round(
 
     def take(i: int, extent: Extent) -> None:
         cursor = cursors[i]
-        extent = replace(extent, where=cursor.where)
+        if extent.where != NO_ROWS:
+            extent = replace(extent, where=cursor.where)
+            given[cursor.dump] += 1
         chunks.append(Chunk(f"{round_id}-{len(chunks)}", cursor.dump, cursor.table, extent, cursor.key))
-        given[cursor.dump] += 1
 
     def serve(i: int, most: int) -> None:
         cursor = cursors[i] = _begun(cursors[i], boundaries)
@@ -218,7 +225,7 @@ def next_round(
     served, waited = set(), set()
     for shared in (True, False):
         for i in runs:
-            most = pace.chunks - len(chunks)
+            most = pace.chunks - sum(given.values())
             if shared:
                 most = min(most, share - given[cursors[i].dump])
             if most <= 0 or cursors[i].exhausted or cursors[i].failed:
@@ -238,8 +245,8 @@ def next_round(
 
 
 def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
-    """The cursor with its upper bound fixed, over nothing when the table is empty; from the beginning if the table
-    has another primary key than it had."""
+    """The cursor with its upper bound fixed; with nothing but a chunk without rows when the table is empty; from the
+    beginning if the table has another primary key than it had."""
     key = boundaries.key(cursor.table)
     if cursor.key not in (None, key):
         if cursor.dump != REPAIR and any(e.keys for e in cursor.again):
@@ -250,7 +257,7 @@ def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
     cursor = replace(cursor, key=key)
     if cursor.upto is None:
         upto = boundaries.last_key(cursor.table)
-        return replace(cursor, after=_NO_RANGE, upto=_NO_RANGE) if upto is None else replace(cursor, upto=upto)
+        return _only(cursor, (Extent(where=NO_ROWS),)) if upto is None else replace(cursor, upto=upto)
     return cursor
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from dblog.core.dump import (
     INITIAL,
+    NO_ROWS,
     REPAIR,
     REPAIR_LIMIT,
     Orders,
@@ -110,14 +111,25 @@ def test_a_dump_goes_from_the_first_key_to_the_greatest_of_its_beginning() -> No
     assert left == ()
 
 
-def test_an_empty_table_is_dumped_by_reading_nothing() -> None:
-    assert next_round((Cursor(INITIAL, A, 2),), PACE, Keys(a=[]), "w") == ((), ())
+def test_an_empty_table_is_dumped_by_a_chunk_that_tells_its_columns() -> None:
+    (chunk,), left = next_round((Cursor(INITIAL, A, 2),), PACE, Keys(a=[]), "w")
+    assert chunk == Chunk("w-0", INITIAL, A, Extent(where=NO_ROWS), KEY)
+    assert left == ()
+    lost = read_again(left, [chunk], PACE)
+    (again,), left = next_round(lost, PACE, Keys(a=[7]), "x")  # rows that came later come by the log
+    assert (again.extent, left) == (chunk.extent, ())
 
 
 def test_an_empty_table_does_not_keep_the_next_one_waiting() -> None:
-    chunks, left = next_round((Cursor(INITIAL, A, 2), Cursor(INITIAL, B, 2)), PACE, Keys(a=[], b=[1]), "w")
-    assert ranges(chunks) == [("b", None, ("1",))]
+    cursors = (Cursor(INITIAL, A, 2), Cursor(INITIAL, B, 2))
+    chunks, left = next_round(cursors, Pace(chunks=1, rows=2), Keys(a=[], b=[1]), "w")
+    assert ranges(chunks) == [("a", None, None), ("b", None, ("1",))]
     assert left == ()
+
+
+def test_no_chunks_at_all_means_none_for_empty_tables_either() -> None:
+    cursor = Cursor(INITIAL, A, 2)
+    assert next_round((cursor,), Pace(chunks=0), Keys(a=[]), "w") == ((), (cursor,))
 
 
 def test_a_range_whose_rows_are_gone_still_comes_to_its_end() -> None:
