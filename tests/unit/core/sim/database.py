@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dblog.core.event import Op
 from dblog.core.dump import NO_ROWS
+from dblog.core.event import Op
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import Column, TableName, TableSchema
 
