@@ -126,9 +126,41 @@ def ordered(
     """The cursors and known tables after the orders: every wanted table that is not known yet is given its first
     dump, the requests are taken, and what is cancelled is gone."""
     new = [t for t in orders.wanted if t not in set(known)]
-    first = [Cursor(INITIAL, table, pace.first_rows) for table in new]
-    kept = (c for c in (*dumps, *first, *orders.new) if c.dump not in orders.cancelled)
-    return tuple(kept), (*known, *new)
+    cursors = [*dumps, *(Cursor(INITIAL, table, pace.first_rows) for table in new)]
+    for cursor in orders.new:
+        if cursor.dump not in orders.cancelled:
+            cursors = _shared(cursors, cursor)
+    kept = (_without(c, orders.cancelled) for c in cursors)
+    return tuple(c for c in kept if c is not None), (*known, *new)
+
+
+def _shared(cursors: Sequence[Cursor], new: Cursor) -> list[Cursor]:
+    """The cursors with a request. One for a whole table shares what another dump still has to read of it, and reads by
+    itself only what lies before that and what has come behind it since: one pass over the table, from where the other
+    is."""
+    whole = new.where is None and new.failed is None and new.upto is None
+    at = next((i for i, c in enumerate(cursors) if whole and c.table == new.table and _is_range(c)), None)
+    if at is None:
+        return [*cursors, new]
+    other = cursors[at]
+    result = [*cursors[:at], replace(other, also=(*other.also, new.dump)), *cursors[at + 1 :]]
+    if other.after is not None:
+        result.append(replace(new, upto=other.after, key=other.key))
+    if other.upto is not None:
+        result.append(replace(new, after=other.upto, key=other.key))
+    return result
+
+
+def _is_range(cursor: Cursor) -> bool:
+    """Whether a cursor has all rows of a range still to read."""
+    rest = cursor.upto is None or cursor.after != cursor.upto
+    return rest and cursor.where is None and cursor.failed is None
+
+
+def _without(cursor: Cursor, cancelled: Collection[str]) -> Cursor | None:
+    """The cursor for those of its dumps that are not cancelled."""
+    left = [d for d in cursor.dumps if d not in cancelled]
+    return replace(cursor, dump=left[0], also=tuple(left[1:])) if left else None
 
 
 def read_again(dumps: Sequence[Cursor], lost: Iterable[Chunk], pace: Pace) -> tuple[Cursor, ...]:
@@ -138,7 +170,7 @@ def read_again(dumps: Sequence[Cursor], lost: Iterable[Chunk], pace: Pace) -> tu
         at = _index(result, chunk)
         if at is None:
             cursor = Cursor(chunk.dump, chunk.table, pace.first_rows, where=chunk.extent.where, key=chunk.key)
-            result.append(_only(cursor, (chunk.extent,)))
+            result.append(_only(replace(cursor, also=chunk.also), (chunk.extent,)))
         else:
             result[at] = replace(result[at], again=(*result[at].again, chunk.extent))
     return tuple(result)
@@ -148,12 +180,17 @@ def failed(dumps: Sequence[Cursor], chunks: Mapping[Chunk, str], pace: Pace) -> 
     """The cursors, with the dumps of tables ended that cannot be read for the given reasons."""
     result = list(dumps)
     for chunk, reason in chunks.items():
-        at = _index(result, chunk)
-        if at is None:
-            result.append(Cursor(chunk.dump, chunk.table, pace.first_rows, failed=reason))
-        else:
-            result[at] = replace(result[at], failed=reason)
+        if _index(result, chunk) is None:
+            result.append(Cursor(chunk.dump, chunk.table, pace.first_rows, also=chunk.also))
+        _fail(result, chunk, reason)
     return tuple(result)
+
+
+def _fail(cursors: list[Cursor], unreadable: Chunk | Cursor, reason: str) -> None:
+    """End all cursors that belong to the same dumps of the same table."""
+    for i, c in enumerate(cursors):
+        if c.table == unreadable.table and c.failed is None and set(c.dumps) & set(unreadable.dumps):
+            cursors[i] = replace(c, failed=reason)
 
 
 def _index(dumps: Sequence[Cursor], chunk: Chunk) -> int | None:
@@ -171,7 +208,7 @@ def repaired(
         if keys is not None and len(keys) + waiting <= REPAIR_LIMIT:
             extent = Extent(keys=tuple(dict.fromkeys(keys)))
             result = read_again(result, [Chunk("", REPAIR, table, extent)] if keys else [], pace)
-        elif not any(c.table == table and c.upto is None and c.where is None for c in result):
+        elif not any(c.table == table and not (c.after or c.upto) and c.where is None for c in result):
             result = (*result, Cursor(REPAIR, table, pace.first_rows))
     return result
 
@@ -195,7 +232,7 @@ def next_round(
     """
     chunks: list[Chunk] = []
     cursors = list(dumps)
-    runs = [i for i, c in enumerate(cursors) if c.dump not in held and c.failed is None]
+    runs = [i for i, c in enumerate(cursors) if not set(c.dumps) <= set(held) and c.failed is None]
     share = -(-pace.chunks // max(1, len({cursors[i].dump for i in runs})))
     owner: dict[TableName, int | None] = {}  # whose ranges a round takes from a table; None for an extent read again
     given: Counter[str] = Counter()
@@ -205,7 +242,8 @@ def next_round(
         if extent.where != NO_ROWS:
             extent = replace(extent, where=cursor.where)
             given[cursor.dump] += 1
-        chunks.append(Chunk(f"{round_id}-{len(chunks)}", cursor.dump, cursor.table, extent, cursor.key))
+        chunk_id = f"{round_id}-{len(chunks)}"
+        chunks.append(Chunk(chunk_id, cursor.dump, cursor.table, extent, cursor.key, also=cursor.also))
 
     def serve(i: int, most: int) -> None:
         cursor = cursors[i] = _begun(cursors[i], boundaries)
@@ -237,7 +275,7 @@ def next_round(
                 served.add(i)
                 serve(i, most)
             except TableUnreadable as error:
-                cursors[i] = replace(cursors[i], failed=error.message)
+                _fail(cursors, cursors[i], error.message)
 
     left = [i for i, c in enumerate(cursors) if c.failed or not c.exhausted]
     left.sort(key=lambda i: (i not in waited - served, cursors[i].dump in given))
