@@ -75,7 +75,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
 
 
 def test_a_wrong_setting_is_shown_with_its_hint_and_without_a_traceback() -> None:
-    done = run("check", "--url", "oracle://app:secret-7@localhost/shop", "--tables", "public.*")
+    done = run("check", "--tables", "public.*", DBLOG_URL="oracle://app:secret-7@localhost/shop")
     assert done.returncode == 2
     warning, error, *_ = done.stderr.splitlines()
     assert "set DBLOG_URL instead" in warning
@@ -190,7 +190,7 @@ class TestCheck:
         url = database.server.url(database.name, role, "pw")
         try:
             assert run("check", "--url", url, "--tables", "orders").returncode == 1
-            script = run("check", "--url", url, "--tables", "orders", "--admin-sql")
+            script = run("check", "--tables", "orders", "--admin-sql", DBLOG_URL=url)
             assert (script.returncode, script.stderr) == (0, "")
             database.execute(script.stdout)
             assert run("check", "--url", url, "--tables", "orders").returncode == 0
