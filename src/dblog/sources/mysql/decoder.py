@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import DecodeError
+from dblog.errors import DecodeError, PositionLost
 from dblog.sources.base import Commits, Run
 from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
 from dblog.sources.mysql.events import BEGINS, KNOWN, Events, Type, unknown
 from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.gtid import Delivered, Names
+from dblog.sources.mysql.gtid import AHEAD, Delivered, Names
 from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
@@ -117,6 +117,7 @@ class Decoder:
         self._reader = EventReader(begin, shift, files, created)
         self._delivered = delivered
         self._lower_case = lower_case
+        self._passing = delivered is not None and delivered.awaits
         self._open: _Transaction | None = None
         self._prepared = PreparedTransactions(tables.prepared)
 
@@ -129,6 +130,11 @@ class Decoder:
     def inside(self) -> bool:
         """A transaction has begun and not ended."""
         return self._open is not None
+
+    @property
+    def passing(self) -> bool:
+        """The log that was read ends in front of some of what has been delivered, or inside a transaction of it."""
+        return self._passing
 
     def feed(self, packets: Packets) -> list[Run]:
         """The runs of the next packets. The last has no position when they end inside a transaction."""
@@ -145,6 +151,8 @@ class Decoder:
                 self._open = None
             runs += self._runs(self._read(events))
             begun = begun and self._open is not None
+        if self._passing and self._delivered is not None:
+            self._passing = self._delivered.awaits or self._open is not None
         return runs
 
     def _read(self, events: Events) -> _Feed:
@@ -156,7 +164,11 @@ class Decoder:
         opened = np.flatnonzero(begin)
         first = np.append(0, opened)
         origin, xid = names(events, opened)
-        delivered = np.append(carried.delivered, self._delivered(origin, xid) if self._delivered else xid < 0)
+        delivered = xid < 0
+        if self._delivered is not None:
+            delivered, ahead = self._delivered(origin, xid)
+            origin[ahead] = AHEAD + origin[ahead]
+        delivered = np.append(carried.delivered, delivered)
         passed = delivered[transaction]
         query = kind == Type.query
         tail = raw.le64(events.end - 8)
@@ -253,6 +265,9 @@ class Decoder:
             for number, table, replaced in feed.stated
             if (schema := self._maps.schema(table)) is not None
         ]
+        if self._passing:
+            ours = [numbers for target, numbers, _ in found if not target.watermark]
+            _check_origins(feed, np.concatenate([*ours, np.array([n for n, _, _ in emptied], np.int64)]))
         for number, _, _ in emptied:
             counts[number] += 1
             counted[number] += 1
@@ -294,6 +309,21 @@ class Decoder:
             )
 
 
+def _check_origins(feed: _Feed, changes: Ints) -> None:
+    """Raise PositionLost when a captured table was changed by a transaction that only this server had, in front of what
+    was delivered: whether its rows are still there, nobody can tell."""
+    for number in np.unique(feed.transaction[changes]).tolist():
+        if feed.origin[number].startswith(AHEAD):
+            who = feed.origin[number].removeprefix(AHEAD)
+            gtid = f"{who}{'-' if who.count('-') == 1 else ':'}{feed.xid[number]}" if who else "without a GTID"
+            raise PositionLost(
+                f"transaction {gtid} of this server has changed captured tables before transactions that were "
+                "delivered, and was not on the server that they came from",
+                hint="somebody wrote to a replica: make the servers equal, then start with a new checkpoint, which "
+                "dumps the tables again",
+            )
+
+
 def _statement(body: bytes) -> tuple[str, str]:
     """The statement of a QUERY event, and the database it was run in. In front of them: session, duration, length of
     the database's name, error, length of the status."""
@@ -304,10 +334,14 @@ def _statement(body: bytes) -> tuple[str, str]:
 
 
 def _committed_at(events: Events, begins: Ints) -> Ints:
-    """When transactions committed: MariaDB says the second, MySQL the microsecond."""
+    """When transactions committed, on the server that they were first committed on: MariaDB says the second, MySQL the
+    microsecond. A replica of MySQL notes its own time and, behind it, the first server's."""
     kind, start = events.kind[begins], events.start[begins]
     timed = ((kind == Type.gtid) | (kind == Type.anonymous)) & (events.end[begins] - start >= _TIMED)
-    micros = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64) & ((1 << 55) - 1)
+    own = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64)
+    replicated = timed & (own >> 55 & 1 == 1)
+    first = events.raw.le64(np.where(replicated, start + _TIMED, 0)).view(np.int64)
+    micros = np.where(replicated, first, own) & ((1 << 55) - 1)
     return np.where(timed, micros, events.when[begins] * 1_000_000)
 
 

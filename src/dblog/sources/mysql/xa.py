@@ -97,7 +97,7 @@ def find_tables(connection: Connection, name: str, before: int) -> set[str] | No
     of a position of the server's; None when the log does not reach back to it."""
     number, place = file_and_place(before)
     last = file_name(connection, number)
-    files = Log(connection).files()
+    files = list(Log(connection).files())
     for file in reversed(files[: files.index(last) + 1] if last in files else []):
         found = _in_file(connection, file, name, place if file == last else None)
         if found is not None:

@@ -121,7 +121,7 @@ def test_a_transaction_is_at_the_position_where_it_begins_and_ends_behind_its_co
 
 def test_mysqls_transactions_have_the_time_and_number_of_their_gtid() -> None:
     log = Log()
-    begin = log.mysql_begin(12, micros=1_700_000_000_123_456 | 1 << 55)  # the highest bit says that more follows
+    begin = log.mysql_begin(12, micros=1_700_000_000_123_456)
     log.query("BEGIN")
     log.map(COLUMNS)
     log.rows(30, row(1))
@@ -132,6 +132,17 @@ def test_mysqls_transactions_have_the_time_and_number_of_their_gtid() -> None:
     assert [change[1:] for change in told([run])] == [("create", begin, 0, 1), ("create", begin, 2, 2)]
     assert run.commits.numbers.tolist() == [12]
     assert (run.position, run.committed_at) == (end, 1_700_000_000_123_456)
+
+
+def test_a_replica_of_mysql_says_when_its_primary_committed() -> None:
+    log = Log()
+    log.mysql_begin(12, micros=1_700_000_000_123_456, first=1_600_000_000_654_321)
+    log.query("BEGIN")
+    log.map(COLUMNS)
+    log.rows(30, row(1))
+    log.commit()
+    (run,) = decoder().feed(log.packets())
+    assert run.committed_at == 1_600_000_000_654_321
 
 
 def test_an_engine_without_transactions_commits_with_a_statement() -> None:
