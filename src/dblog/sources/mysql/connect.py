@@ -334,8 +334,8 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
         return PreconditionFailed, "set log_bin and server_id and restart the server"
     if number in (1236, 1373, 1220):
         return PositionLost, (
-            "the server no longer has this place in its log: start with a new checkpoint and a new dump; unless the log "
-            "was reset, raise binlog_expire_logs_seconds (expire_logs_days), which keeps it for longer"
+            "the server no longer has this place in its log: start with a new checkpoint and a new dump; unless the "
+            "log was reset, raise binlog_expire_logs_seconds (expire_logs_days), which keeps it for longer"
         )
     if number in _LOST:
         return ConnectionLost, "check that the server runs and can be reached from here"
