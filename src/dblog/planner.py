@@ -262,6 +262,11 @@ class Planner:
         files = self._looked_at(segments)
         mark = self._mark(start, position, token, capture)
         staged = _same_schema(start, staged, files)
+        if not self._source.comparable(start.place, mark.place):
+            # chunks may show what was committed on another server and is on no other: they are read again
+            elsewhere = {c.id for c in start.read}
+            staged = {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in elsewhere}
+            self._spool.remove_chunks(elsewhere)
         if files:
             self._pacer.log_had_changes()
         pace = self._pacer.pace()
