@@ -33,7 +33,7 @@ from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.statements import Statement, read_control, read_statement
-from dblog.sources.mysql.transactions import names
+from dblog.sources.mysql.transactions import committed_at, names
 from dblog.sources.mysql.xa import PreparedTransactions
 
 _BEGIN = np.zeros(256, np.bool_)
@@ -41,8 +41,6 @@ _BEGIN[list(BEGINS)] = True
 
 _STANDALONE = 1
 """The flag of MariaDB's GTID event for a transaction that is a single statement."""
-_TIMED = 49
-"""Bytes of MySQL's GTID event up to and including the time of the commit."""
 _UNDONE = "the log has changes that were rolled back"
 _UNDONE_HINT = "a transaction changed a table of an engine without transactions, MyISAM say: convert it, dump again"
 
@@ -225,7 +223,7 @@ class Decoder:
             transaction,
             first,
             lsn=np.append(carried.lsn, events.position[opened]),
-            committed_at=np.append(carried.committed_at, _committed_at(events, opened)),
+            committed_at=np.append(carried.committed_at, committed_at(events, opened)),
             xid=np.append(carried.xid, xid),
             origin=np.append(np.array([carried.origin], np.object_), origin),
             delivered=delivered,
@@ -338,18 +336,6 @@ def _statement(body: bytes) -> tuple[str, str]:
     at = 13 + int.from_bytes(body[11:13], "little")
     name, text = body[at : at + schema], body[at + schema + 1 :]
     return text.decode(errors="replace"), name.decode(errors="replace")
-
-
-def _committed_at(events: Events, begins: Ints) -> Ints:
-    """When transactions committed, on the server that they were first committed on: MariaDB says the second, MySQL the
-    microsecond. A replica of MySQL notes its own time and, behind it, the first server's."""
-    kind, start = events.kind[begins], events.start[begins]
-    timed = ((kind == Type.gtid) | (kind == Type.anonymous)) & (events.end[begins] - start >= _TIMED)
-    own = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64)
-    replicated = timed & (own >> 55 & 1 == 1)
-    first = events.raw.le64(np.where(replicated, start + _TIMED, 0)).view(np.int64)
-    micros = np.where(replicated, first, own) & ((1 << 55) - 1)
-    return np.where(timed, micros, events.when[begins] * 1_000_000)
 
 
 def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""GTID events: who a transaction is."""
+"""GTID events: who a transaction is, and when it was committed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dblog.sources.columns import Ints
 from dblog.sources.mysql.events import HEADER, Events, Type
 from dblog.sources.mysql.gtid import Names
 
+_TIMED = 49
+"""Bytes of MySQL's GTID event up to and including the time of the commit."""
 _SERVER = 5 - HEADER
 """Where the header of an event has its server, seen from the body."""
 
@@ -35,6 +37,18 @@ def names(events: Events, begins: Ints) -> tuple[Names, Ints]:
     for n in np.flatnonzero(kind == Type.gtid_tagged).tolist():
         origins[n], numbers[n] = _tagged(events.body(int(begins[n])))
     return origins, numbers
+
+
+def committed_at(events: Events, begins: Ints) -> Ints:
+    """When transactions committed, on the server that they were first committed on: MariaDB says the second, MySQL the
+    microsecond. A replica of MySQL notes its own time and, behind it, the first server's."""
+    kind, start = events.kind[begins], events.start[begins]
+    timed = ((kind == Type.gtid) | (kind == Type.anonymous)) & (events.end[begins] - start >= _TIMED)
+    own = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64)
+    replicated = timed & (own >> 55 & 1 == 1)
+    first = events.raw.le64(np.where(replicated, start + _TIMED, 0)).view(np.int64)
+    micros = np.where(replicated, first, own) & ((1 << 55) - 1)
+    return np.where(timed, micros, events.when[begins] * 1_000_000)
 
 
 class _Fields:
