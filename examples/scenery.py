@@ -31,7 +31,8 @@ from dblog.demo.server import PostgresServer
 from dblog.demo.spark import local_spark, quiet
 from dblog.errors import DBLogError
 from dblog.pipelines.config import read_config
-from dblog.pipelines.running import DRAIN_SECONDS, Stream, check_routes, streams_of
+from dblog.pipelines.readiness import check_routes
+from dblog.pipelines.running import DRAIN_SECONDS, Stream, streams_of
 from dblog.sources.mysql.connect import connect as connect_mysql
 from dblog.spark.failure import cause
 from dblog.spark.java import check_java

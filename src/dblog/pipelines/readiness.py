@@ -18,7 +18,7 @@ from dblog.core.schema import TableName
 from dblog.errors import ConfigError, DBLogError, PositionLost, SinkUnreachable
 from dblog.pipelines.config import Config
 from dblog.pipelines.preflight import preflight_of
-from dblog.pipelines.running import Stream, check_routes
+from dblog.pipelines.running import Stream
 from dblog.sources.problems import Problem, refuse
 from dblog.spark.java import check_java
 from dblog.spark.rows import check_names
@@ -80,6 +80,24 @@ def check_streams(streams: Sequence[Stream]) -> dict[str, StreamFindings]:
     fit them, and ConnectionLost when the source is away."""
     check_routes(streams)
     return {stream.sink_name: _check_stream(stream) for stream in streams}
+
+
+def check_routes(streams: Sequence[Stream]) -> None:
+    """Whether the tables have what is said of them. Asks the database. Raises ConfigError."""
+    if not any(s.routes for s in streams):
+        return
+    tables = streams[0].read.source.tables()
+    for stream in streams:
+        for table, schema in tables.items():
+            route = next((r for r in stream.routes if r.pattern.matches(table)), None)
+            if route is not None:
+                route.check(schema)
+        for route in stream.routes:
+            if route.pattern.literal is not None and route.pattern.literal not in tables:
+                raise ConfigError(
+                    f"table.{route.pattern.text} matches no table that is followed",
+                    hint="the tables are " + ", ".join(map(str, tables)),
+                )
 
 
 def _check_stream(stream: Stream) -> StreamFindings:

@@ -360,24 +360,6 @@ def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[S
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
 
 
-def check_routes(streams: Sequence[Stream]) -> None:
-    """Whether the tables have what is said of them. Asks the database. Raises ConfigError."""
-    if not any(s.routes for s in streams):
-        return
-    tables = streams[0].read.source.tables()
-    for stream in streams:
-        for table, schema in tables.items():
-            route = next((r for r in stream.routes if r.pattern.matches(table)), None)
-            if route is not None:
-                route.check(schema)
-        for route in stream.routes:
-            if route.pattern.literal is not None and route.pattern.literal not in tables:
-                raise ConfigError(
-                    f"table.{route.pattern.text} matches no table that is followed",
-                    hint="the tables are " + ", ".join(map(str, tables)),
-                )
-
-
 def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
     """What the session must be started with. Raises ConfigError when two sinks want different things."""
     merged: dict[str, str] = {"spark.scheduler.mode": "FAIR"}
