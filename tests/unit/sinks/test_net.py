@@ -145,3 +145,18 @@ def test_a_batch_that_is_complete_does_not_look_for_values(spark: SparkSession) 
     missing = table_batch(spark, T, [event("update", (1, 1), ["a"], **KEYS[0])])
     plans = [frame._jdf.queryExecution().toString() for frame in map(net, (complete, missing)) if frame is not None]
     assert ["_known" in plan for plan in plans] == [False, True]
+
+
+def test_a_zero_of_a_key_keeps_its_sign(spark: SparkSession) -> None:
+    """Spark groups 0 and -0 as one key, and gives it as 0."""
+    key = (Column("k", "real", pa.float32()), Column("ks", "double precision[]", pa.list_(pa.float64())))
+    schema = TableSchema(TableName("public", "t"), (*key, Column("v", "int", pa.int32())), ("k", "ks"))
+    changes = [
+        event("delete", (1, 0), k=0.0, ks=[0.0]),
+        event("create", (1, 1), k=-0.0, ks=[-0.0], v=1),
+        event("delete", (2, 0), k=-1.0, ks=[0.0]),
+    ]
+    found = net(table_batch(spark, schema, changes))
+    assert found is not None
+    rows = {row["v"]: (row["_op"], str(row["k"]), str(row["ks"])) for row in collected(found)}
+    assert rows == {1: ("create", "-0.0", "[-0.0]"), None: ("delete", "-1.0", "[0.0]")}
