@@ -6,9 +6,11 @@ import datetime
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
@@ -119,6 +121,14 @@ def test_statements_are_spark_sql_whatever_columns_are_called(spark: SparkSessio
         name = "delta." + quoted("/a/b`c d")
         parser.parsePlan(current.merge(name, "global_temp.v", table, odd))
         parser.parsePlan(history.merge(name, "global_temp.v", ["id"], odd, [(1, 2, 3)] if table.truncated else []))
+
+
+@pytest.mark.spark
+def test_a_float_key_is_written_where_an_equal_one_is_found(spark: SparkSession) -> None:
+    (table,) = Source(spark)(change("create", 1, 1, 1)).tables
+    assert "t.`id` =" not in current.merge("t", "s", table, ["id", "n"]).partition("UPDATE SET")[2]
+    floats = replace(table, schema=replace(T, columns=(replace(T.columns[0], arrow=pa.float64()), *T.columns[1:])))
+    assert "t.`id` =" in current.merge("t", "s", floats, ["id", "n"]).partition("UPDATE SET")[2]
 
 
 # -- versions --------------------------------------------------------------------------------------------------------

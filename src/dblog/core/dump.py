@@ -208,7 +208,7 @@ def repaired(
         if keys is not None and len(keys) + waiting <= REPAIR_LIMIT:
             extent = Extent(keys=tuple(dict.fromkeys(keys)))
             result = read_again(result, [Chunk("", REPAIR, table, extent)] if keys else [], pace)
-        elif not any(c.table == table and not (c.after or c.upto) and c.where is None for c in result):
+        elif not any(c.table == table and c.dump in OWN and c.after is None and c.upto is None for c in result):
             result = (*result, Cursor(REPAIR, table, pace.first_rows))
     return result
 

@@ -404,6 +404,9 @@ def test_a_table_that_cannot_be_read_ends_all_that_share_its_pass() -> None:
     assert all("does not exist" in (c.failed or "") for c in left)
 
 
-def test_a_repair_of_a_whole_table_does_not_trust_the_end_of_a_pass() -> None:
-    beyond = replace(SECOND, after=("4",), key=KEY)
-    assert Cursor(REPAIR, A, 2) in repaired((beyond,), {A: None}, PACE)
+@pytest.mark.parametrize("other", [replace(SECOND, after=("4",), key=KEY), of_keys(REPAIR, A, [("1",)], KEY, PACE)])
+def test_a_repair_of_a_whole_table_trusts_only_a_pass_that_has_not_begun(other: Cursor) -> None:
+    assert Cursor(REPAIR, A, 2) in repaired((other,), {A: None}, PACE)
+    first = Cursor(INITIAL, A, 2)
+    assert repaired((first,), {A: None}, PACE) == (first,)
+    assert repaired((SECOND,), {A: None}, PACE) != (SECOND,)  # a request may be cancelled
