@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 from dblog.errors import PositionLost
+from dblog.sources.mysql.preflight import admin_sql
+from dblog.sources.mysql.source import MySQL
+from dblog.spark.options import read_options
 from dblog.tasks import Emit, Log
 from tests.conftest import MYSQL_SERVERS, MySQLDatabase
 from tests.engine.cluster import Cluster
@@ -80,6 +84,19 @@ def test_a_stream_goes_on_with_a_replica_and_back(cluster: Cluster, stream: Quer
     check(stream, first)
     assert stream.committed["pos"] > shifted
     assert [row["n"] for row in stream.history.of(1000)] == [5, 9]  # nothing came twice
+
+
+def test_an_offset_of_an_earlier_version_is_understood(cluster: Cluster, stream: Query) -> None:
+    stream.dump()
+    stream.stop()
+    stream.offsets[-1]["place"] = re.sub(r" seen=\S+", "", stream.offsets[-1]["place"])
+    cluster.primary.execute("update t set n = 1 where id = 5")
+    second = cluster.promote()
+    stream.restart(url=second.url)
+    second.execute("update t set n = 2 where id = 5")
+    check(stream, second)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 1, 2]
+    assert ("seen=" in stream.committed["place"]) == cluster.mariadb
 
 
 def test_a_replicas_file_may_begin_just_where_the_stream_is(cluster: Cluster, stream: Query) -> None:
@@ -168,7 +185,11 @@ def test_a_stream_that_is_led_to_another_server_while_it_runs_goes_on(
     cluster: Cluster, tmp_path: Path, lives: str
 ) -> None:
     """By a name or a proxy that leads to the new primary."""
-    cluster.primary.execute("create user if not exists led@'%' identified by 'led'", "grant all on *.* to led@'%'")
+    source = read_options({"url": cluster.primary.url, "table": "t"}).source
+    assert isinstance(source, MySQL)
+    source.prepare(followed=None)
+    cluster.primary.execute("create user if not exists led@'%' identified by 'led'")
+    cluster.primary.execute(*admin_sql(source.setup(), "led@%").splitlines())
     with Proxy(cluster.primary.server) as proxy:
         url = proxy.url("shop", "led", "led")
         stream = Query(url=url, spool=str(tmp_path / "led"), table="t", chunkRows=10)

@@ -133,7 +133,7 @@ def commit_and_wait(database: OnMySQL) -> threading.Thread:
 def capture_all(stream: Query, database: OnMySQL) -> None:
     """Have the log captured to its end before anything is planned."""
     start = Offset.from_json(stream.committed)
-    capture = stream.engine._started(start, keep=(start,))
+    capture = stream.engine._started(start)
     file, place = database.log_end
     wait_for(lambda: capture.position >= position(int(file.rpartition(".")[2]), place))
 

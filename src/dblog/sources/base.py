@@ -110,8 +110,8 @@ class LogStream(Protocol):
 
     @property
     def passing(self) -> bool:
-        """The log has not yet been read up to the place that it was opened at, on another server than the one that was
-        read before: what has been read so far ends where no other server's log does."""
+        """The log of another server is read from further back than the place that it was opened at, and the last of the
+        transactions before that place has not come yet. No batch may end here."""
         ...
 
     @property

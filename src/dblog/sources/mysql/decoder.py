@@ -115,7 +115,7 @@ class Decoder:
         self._reader = EventReader(begin, shift, files, created)
         self._delivered = delivered
         self._lower_case = lower_case
-        self._passing = delivered is not None and delivered.awaits
+        self._passing = self.awaits
         self._open: _Transaction | None = None
         self._prepared = PreparedTransactions(tables.prepared)
         self._captured = tables.captured
@@ -133,8 +133,13 @@ class Decoder:
         return self._open is not None
 
     @property
+    def awaits(self) -> bool:
+        """Some of what has been delivered has not yet begun in the log."""
+        return self._delivered is not None and self._delivered.awaits
+
+    @property
     def passing(self) -> bool:
-        """The log that was read ends in front of some of what has been delivered, or inside a transaction of it."""
+        """Some of what has been delivered has not yet come, or the last of it has not ended."""
         return self._passing
 
     def feed(self, packets: Packets) -> list[Run]:
@@ -152,8 +157,7 @@ class Decoder:
                 self._open = None
             runs += self._runs(self._read(events))
             begun = begun and self._open is not None
-        if self._passing and self._delivered is not None:
-            self._passing = self._delivered.awaits or self._open is not None
+        self._passing = self._passing and (self.awaits or self._open is not None)
         return runs
 
     def _read(self, events: Events) -> _Feed:

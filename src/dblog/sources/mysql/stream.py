@@ -92,7 +92,7 @@ class MySQLLog:
                 if self._packets.receive(left, TAKE_BYTES):
                     self._heard = time.monotonic()
                     runs = self._decode()
-                    if self.passing and self._decoder.position >= self._until:
+                    if self._decoder.awaits and self._decoder.position >= self._until:
                         raise PositionLost(
                             f"the server's log does not have all transactions before {self._place}", hint=DIVERGED
                         )

@@ -16,10 +16,19 @@ ARTIFICIAL = 0x20
 WHEN = 1_700_000_000
 
 
-def event(kind: int, body: bytes, *, place: int = 0, flags: int = 0, checksum: bool = True, when: int = WHEN) -> bytes:
+def event(
+    kind: int,
+    body: bytes,
+    *,
+    place: int = 0,
+    flags: int = 0,
+    checksum: bool = True,
+    when: int = WHEN,
+    server: int = 1,
+) -> bytes:
     """One event, which ends at `place`."""
     size = HEADER + len(body) + 4 * checksum
-    made = struct.pack("<IBIIIH", when, kind, 1, size, place & 0xFFFFFFFF, flags) + body
+    made = struct.pack("<IBIIIH", when, kind, server, size, place & 0xFFFFFFFF, flags) + body
     return made + struct.pack("<I", zlib.crc32(made)) if checksum else made
 
 
@@ -57,17 +66,20 @@ class Log:
             self.place += HEADER + len(form) + 4
         self.events.append(event(Type.format, form, place=self.place if place == 4 else 0))
 
-    def add(self, kind: int, body: bytes, *, flags: int = 0, when: int = WHEN, silent: bool = False) -> int:
+    def add(
+        self, kind: int, body: bytes, *, flags: int = 0, when: int = WHEN, silent: bool = False, server: int = 1
+    ) -> int:
         """Append an event; its position. `silent`: its header does not say where it ends."""
         begin = self.position
         self.place += HEADER + len(body) + 4 * self.checksum
         place = 0 if silent else self.place
-        self.events.append(event(kind, body, place=place, flags=flags, checksum=self.checksum, when=when))
+        said = {"flags": flags, "checksum": self.checksum, "when": when, "server": server}
+        self.events.append(event(kind, body, place=place, **said))
         return begin
 
-    def begin(self, number: int = 1, *, statement: bool = False, when: int = WHEN) -> int:
+    def begin(self, number: int = 1, *, statement: bool = False, when: int = WHEN, server: int = 1) -> int:
         """MariaDB's GTID event."""
-        return self.add(Type.mariadb_gtid, struct.pack("<QIB6x", number, 0, statement), when=when)
+        return self.add(Type.mariadb_gtid, struct.pack("<QIB6x", number, 0, statement), when=when, server=server)
 
     def mysql_begin(self, number: int = 1, *, micros: int = 0, first: int | None = None) -> int:
         """MySQL's GTID event and, for a transaction of several statements, what `query("BEGIN")` adds to it. A replica

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -499,6 +500,48 @@ def test_what_has_been_delivered_is_passed_over_in_any_portions() -> None:
         assert [(op, key) for _, op, _, _, key in told(runs)] == [("create", 3), ("truncate", None)]
         # the place goes on where it was
         assert [o for r in runs for o in r.commits.origins.tolist() if o] == ["0-1", "0-1"]
+
+
+def with_another_servers(*, ours: bool) -> Log:
+    """A log in which a transaction of another server lies in front of one that was delivered."""
+    log = Log()
+    log.begin(1)
+    log.map(COLUMNS)
+    log.rows(INSERT, row(1))
+    log.commit()
+    log.begin(2, server=9)
+    log.map(COLUMNS, name="t" if ours else "other")
+    log.rows(INSERT, row(2))
+    log.commit()
+    log.begin(2)
+    log.map(COLUMNS)
+    log.rows(INSERT, row(3))
+    log.commit()
+    log.begin(3, server=9)
+    log.map(COLUMNS)
+    log.rows(INSERT, row(4))
+    log.commit()
+    return log
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_only_captured_changes_of_another_server_in_front_of_delivered_ones_matter(step: int) -> None:
+    for ours in (False, True):
+        log = with_another_servers(ours=ours)
+        gtids = GtidPosition.parse("0-1-2", "0-1-2").delivered()
+        reader = Decoder(Shop(), MARIADB, 0, watermark=WATERMARK, delivered=gtids)
+        runs, passing = [], []
+        with pytest.raises(PositionLost, match="0-9-2") if ours else nullcontext():
+            for at in range(0, len(log.events), step):
+                runs += reader.feed(log.packets(at, at + step))
+                passing.append(reader.passing)
+        if not ours:
+            assert [(op, key) for _, op, _, _, key in told(runs)] == [("create", 4)]
+            assert [o for r in runs for o in r.commits.origins.tolist() if o] == ["+0-9", "0-9"]
+            assert not reader.passing
+            assert passing == sorted(passing, reverse=True)
+            if step == 1:  # the last of the delivered transactions has ended
+                assert passing.count(False) == 1 + 4
 
 
 def test_positions_go_on_behind_those_of_another_server() -> None:
