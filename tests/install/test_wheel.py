@@ -44,7 +44,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     made = Bare(folder)
     made.install()
     yield made
-    shutil.rmtree(folder)  # most of a gigabyte
+    shutil.rmtree(folder, ignore_errors=True)  # most of a gigabyte
 
 
 @pytest.fixture(scope="module")
