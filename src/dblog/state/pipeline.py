@@ -156,9 +156,8 @@ class Pipeline:
                 status["state"] = "lost"
         if delivery is not None:
             status["restarts"] = delivery.value["restarts"]
-            if (
-                delivery.value.get("failed") and status["state"] != RUNNING
-            ):  # the source's process may know nothing of it
+            if delivery.value.get("failed") and status["state"] != RUNNING:
+                # the source's process may know nothing of it
                 status |= {"state": "failed", "error": delivery.value["failed"]}
             if delivery.value["state"] != RUNNING and not _silent(delivery.value):
                 now = {name: delivery.value[name] for name in ("state", "since", "reason", "unready_after")}
