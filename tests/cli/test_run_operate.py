@@ -173,7 +173,7 @@ class TestRestarts:
             (java,) = [p for p in psutil.Process(life.process.pid).children(recursive=True) if p.name() == "java"]
             java.kill()
             assert life.wait(START) == 1
-        assert "ERROR   good: " in life.stderr
+        assert "ERROR   good: Spark's JVM has ended" in life.stderr
         assert "the stream failed, restart" not in life.stderr, "no query can be started any more"
         assert "Traceback" not in life.stderr
         assert status(shop)["state"] == "failed"

@@ -298,6 +298,18 @@ def test_what_a_process_said_of_its_sink_before_it_was_killed_does_not_count(
     assert client.get(API + "/status").json()["state"] == "lost"
 
 
+def test_a_failure_stands_although_the_sources_process_says_that_it_was_stopped(
+    shop: Pipeline, client: httpx.Client
+) -> None:
+    said = {"state": "running", "since": None, "reason": None, "restarts": 0, "unready_after": 60}
+    shop.deliver({**said, "failed": "Spark's JVM has ended"})
+    shop.say({**STATUS, "state": "stopped"})
+    status = client.get(API + "/status").json()
+    assert (status["state"], status["error"]) == ("failed", "Spark's JVM has ended")
+    shop.deliver(said)
+    assert client.get(API + "/status").json()["state"] == "stopped"
+
+
 def test_a_pipeline_may_wait_for_its_sink_before_its_source_has_said_anything(
     store: Store, client: httpx.Client
 ) -> None:

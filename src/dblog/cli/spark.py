@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
 
     from dblog.sinks.packages import fetching
     from dblog.spark.failure import cause
-    from dblog.spark.session import session
+    from dblog.spark.session import JVM_GONE, session
 
     own = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
     own["spark.sql.warehouse.dir"] = str(work / "warehouse")
@@ -35,7 +35,8 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
     try:
         yield spark
     finally:
-        spark.stop()
+        with suppress(*JVM_GONE):
+            spark.stop()
 
 
 def _umask() -> int:

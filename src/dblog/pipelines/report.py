@@ -103,6 +103,7 @@ class Report:
         with closing(open_store(self._place)) as store:
             pipeline = Pipeline(store, self._name)
             pipeline.open()
-            pipeline.deliver({**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after})
+            now = {**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after}
+            pipeline.deliver(now if ending is None else {**now, "failed": ending[0]})
             if ending is not None:
                 pipeline.ended(*ending)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from py4j.protocol import Py4JNetworkError
-
 from dblog.errors import (
     ConfigError,
     DecodeError,
@@ -40,10 +38,8 @@ def may_pass(error: Exception, *, once: bool) -> bool:
     """Whether a restart may help. What is not known to need a person may pass: Spark has too many ways to fail.
 
     A retryable error has been tried again for the whole of its patience: a pipeline that is to go on for ever begins
-    anew, one that runs once ends. Without Spark's JVM nothing can be started any more.
+    anew, one that runs once ends.
     """
-    if isinstance(error, Py4JNetworkError):
-        return False
     if getattr(error, "retryable", False):
         return not once
     return not isinstance(error, NEEDS_A_PERSON)

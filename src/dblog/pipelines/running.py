@@ -14,7 +14,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -33,6 +32,7 @@ from dblog.sinks.route import Route
 from dblog.spark.failure import plain
 from dblog.spark.options import Options, read_options
 from dblog.spark.progress import batches
+from dblog.spark.session import JVM_GONE, jvm_ended
 from dblog.state import open_store
 from dblog.state.pipeline import RESTARTING, WAITING, Pipeline
 
@@ -135,7 +135,7 @@ class Stream:
 
     def reached(self) -> list[Reached]:
         """The batches that were delivered since the last call, the newest last. Asks Spark only if there are any."""
-        with suppress(Py4JError):  # without Spark's JVM the stream ends, and says so itself
+        with suppress(*JVM_GONE):  # without Spark's JVM the stream ends, and says so itself
             self._collect()
         with self._changed:
             new, self._new = self._new, []
@@ -165,7 +165,7 @@ class Stream:
         query = self._query
         if query is None:
             return
-        with suppress(Py4JError):  # likewise
+        with suppress(*JVM_GONE):  # likewise
             while query.isActive and not self._committed(query) and time.monotonic() < deadline:
                 time.sleep(LOOK_SECONDS)
             if query.isActive:
@@ -187,6 +187,9 @@ class Stream:
             # jobs of several streams take turns, so that a slow one does not hold up the others
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             while (error := self._failed(spark, once)) is not None and not self._stopping.is_set():
+                if isinstance(error, JVM_GONE) and jvm_ended(spark):
+                    self.error = DBLogError("Spark's JVM has ended", hint="dblog run --verbose shows what it says")
+                    break
                 said = self._said(error)
                 delay = restarts.next() if may_pass(error, once=once) else None
                 if delay is None:
@@ -213,7 +216,7 @@ class Stream:
             failure = None
         except Exception as error:
             failure = self._failure or plain(error)
-        with suppress(Py4JError):
+        with suppress(*JVM_GONE):
             self._collect()
         try:
             self.sink.close()

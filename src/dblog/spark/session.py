@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 # A fifth of a task's time less: Arrow does not look again at every value whether its place lies in its column. Batches
@@ -33,6 +35,20 @@ TUNED = {
 
 LOOPBACK = "127.0.0.1"
 """Where a Spark listens whose driver and executors are one process: other machines have no business there."""
+
+JVM_GONE = (Py4JError, OSError)
+"""What calls into Spark raise when its JVM has ended, among other things."""
+JVM_SECONDS = 5.0
+"""How long a JVM that does not answer any more may take to end."""
+
+
+def jvm_ended(spark: SparkSession) -> bool:
+    """Whether the JVM that this process has started for the session has ended: then no query can be started."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    try:
+        return process is not None and process.wait(JVM_SECONDS) is not None
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def session(app_name: str = "dblog", *, master: str | None = None, **settings: str) -> SparkSession:

@@ -156,6 +156,9 @@ class Pipeline:
                 status["state"] = "lost"
         if delivery is not None:
             status["restarts"] = delivery.value["restarts"]
+            if delivery.value.get("failed") and status["state"] != RUNNING:
+                # the source's process may know nothing of it
+                status |= {"state": "failed", "error": delivery.value["failed"]}
             if delivery.value["state"] != RUNNING and not _silent(delivery.value):
                 now = {name: delivery.value[name] for name in ("state", "since", "reason", "unready_after")}
                 status |= {**now, "updated_at": max(status.get("updated_at", 0.0), delivery.value["updated_at"])}
@@ -187,7 +190,8 @@ class Pipeline:
         self.store.put(self._at("status"), {**status, "updated_at": time.time()})
 
     def deliver(self, delivery: Value) -> None:
-        """Say what becomes of the batches: `state`, `since`, `reason`, `restarts`, `unready_after`."""
+        """Say what becomes of the batches: `state`, `since`, `reason`, `restarts`, `unready_after`, and `failed`, the
+        error that has ended the stream."""
         self.store.put(self._at("delivery"), {**delivery, "updated_at": time.time()})
 
     def ended(self, error: str | None) -> None:

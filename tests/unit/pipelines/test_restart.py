@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JNetworkError
 
 from dblog import errors
 from dblog.pipelines.restart import WINDOW_SECONDS, Restarts, may_pass
@@ -47,10 +46,6 @@ def test_what_needs_a_person_does_not(kind: type[errors.DBLogError]) -> None:
     )
     assert not may_pass(kind("so it is"), once=False)
     assert not may_pass(cause(report), once=False)
-
-
-def test_without_a_jvm_nothing_can_be_started() -> None:
-    assert not may_pass(Py4JNetworkError("Answer from Java side is empty"), once=False)
 
 
 def test_a_run_once_does_not_begin_its_patience_anew() -> None:
