@@ -11,13 +11,13 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from dblog.core.offset import Key
+from dblog.core.offset import Followed, Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
-from dblog.segments import Segment, note_holes
+from dblog.segments import Segment, followed_part, note_holes
 from dblog.sources.base import Commits, LogStream, Run, Source, joined
 from dblog.spool import LogWriter, Spool
 
@@ -73,6 +73,8 @@ class Capture:
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
         self._leave = threading.Event()
+        self.redefined = threading.Event()
+        """The log has shown that a table got another definition. Cleared by whoever has looked at the tables."""
         self._open = _OpenSegment(self, position, place)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
@@ -98,10 +100,11 @@ class Capture:
         with self._changed:
             return next((s.committed_at for s in self._segments if s.end > position and s.files), None)
 
-    def between(self, start: int, end: int) -> list[Segment]:
-        """The segments that hold the log in `(start, end]`; the outer ones may reach beyond it."""
+    def between(self, start: int, end: int, followed: Mapping[TableName, Followed] | None) -> list[Segment]:
+        """The segments that hold the log of the followed tables in `(start, end]`; the outer ones may reach beyond."""
         with self._changed:
-            return [s for s in self._segments if s.end > start and s.start < end]
+            found = [s for s in self._segments if s.end > start and s.start < end]
+        return [followed_part(s, followed, self._spool.relabelled) for s in found]
 
     def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
         """Wait until a row after the position is captured; whether there is one."""
@@ -298,6 +301,8 @@ class Capture:
             self._open.age > (SEGMENT_SECONDS if waiting else UNWANTED_SECONDS) or (waiting and not runs)
         ):
             self._publish(None)
+        if stream.redefined():
+            self.redefined.set()
         if stream.heard > self._heard:
             self._heard = stream.heard
         if not self._open.dirty and stream.idle_position > self._position:
@@ -343,7 +348,7 @@ class _OpenSegment:
         self._capture = capture
         self._start = start
         self._place = place
-        self._writers: dict[tuple[TableName, str], LogWriter] = {}
+        self._writers: dict[tuple[TableName, str, str], LogWriter] = {}
         self._commits: list[Commits] = []
         self._holes: dict[TableName, list[Key] | None] = {}
         self._rows = 0
@@ -368,7 +373,7 @@ class _OpenSegment:
         rows, nbytes = run.commits.rows + self._rows, run.commits.nbytes + self._nbytes
         self._commits.append(replace(run.commits, rows=rows, nbytes=nbytes))
         for schema, batch in run.changes:
-            at = (schema.table, schema.version)
+            at = (schema.table, schema.version, schema.identity)
             if at not in self._writers:
                 self._writers[at] = self._capture._new_file(schema)
             self._writers[at].append(batch)

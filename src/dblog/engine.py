@@ -10,11 +10,13 @@ import contextlib
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from dblog.capture import Capture
+from dblog.core.event import EMPTIED_SEQ, truncation
 from dblog.core.offset import Offset
 from dblog.desk import Desk
 from dblog.errors import ConnectionLost, SourceError, SpoolError
@@ -22,7 +24,7 @@ from dblog.planner import Planner, Settings
 from dblog.retry import retrying
 from dblog.segments import Limit
 from dblog.sources.base import Source
-from dblog.spool import Spool
+from dblog.spool import LogFile, Spool, schema_from_text
 from dblog.state.store import Store
 from dblog.tasks import Emit, Log, Select, Window
 
@@ -61,6 +63,7 @@ class Engine:
         self._position = 0
         self._planned: int | None = None
         self._located: dict[int, int] = {}
+        self._made: dict[int, list[str]] = {}
         self.desk = (
             Desk(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
         )
@@ -101,8 +104,10 @@ class Engine:
             assert first is not None
             assert last is not None
             capture.wait_position(last)
-            segments = capture.between(first, last)
-            window = Window(first, last, tuple(s.files for s in segments if s.files))
+            segments = [s.files for s in capture.between(first, last, start.followed) if s.files]
+            if end.emptied:
+                segments.append(self._emptied(end, last))
+            window = Window(first, last, tuple(segments))
             self._check({f.version for f in window.files})
             # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
             staged = self._planner.staged(end.emit)
@@ -117,6 +122,7 @@ class Engine:
         """Spark has committed the batch that ends here: nothing of it is needed again."""
         if end.position is not None and self._capture is not None:
             self._capture.release(self._located.get(end.position, end.position))
+            self._spool.remove(self._made.pop(end.position, ()))
         self._spool.remove_chunks({c.id for c in end.emit})
 
     def drain(self) -> None:
@@ -173,14 +179,30 @@ class Engine:
     def _first(self) -> Offset:
         self._retrying(lambda: self._source.prepare(followed=None))
         origin = self._retrying(self._source.origin)
-        tables = () if self._settings.dump else tuple(self._retrying(self._source.tables))
-        return Offset(origin.position, suspects=origin.suspects, tables=tables, place=origin.place)
+        names = tuple(self._retrying(self._source.tables))
+        admission = self._retrying(lambda: self._source.admit(names))
+        suspects = tuple(sorted({*origin.suspects, *admission.running}))
+        tables = () if self._settings.dump else tuple(admission.tables)
+        return Offset(origin.position, suspects=suspects, tables=tables, place=origin.place, followed=admission.tables)
+
+    def _emptied(self, end: Offset, position: int) -> tuple[LogFile, ...]:
+        """A truncate of each table that the batch ends by emptying, as files of the log."""
+        assert end.position is not None
+        files = []
+        for number, schema in enumerate(map(schema_from_text, end.emptied.values())):
+            writer = self._spool.log_writer(f"{uuid.uuid4().hex[:8]}-{number}", schema, before=self._settings.before)
+            writer.append(truncation(schema.arrow, position - 1, EMPTIED_SEQ, None, None, before=self._settings.before))
+            files.append(writer.close())
+        self._made.setdefault(end.position, []).extend(f.path for f in files)
+        return tuple(files)
 
     def _started(self, start: Offset, keep: Sequence[Offset]) -> Capture:
         if self._capture is None:
             assert start.position is not None
-            self._retrying(lambda: self._source.prepare(followed=keep[0].tables))
-            self._planner.know(self._retrying(self._source.tables))
+            known = {t: f for offset in reversed(keep) for t, f in (offset.followed or {}).items()}
+            self._retrying(lambda: self._source.prepare(followed={*keep[0].tables, *known}))
+            if known:
+                self._retrying(lambda: self._source.follow(known))
             self._spool.sweep({c.id for offset in keep for c in (*offset.emit, *offset.read)})
             self._capture = Capture(
                 self._source,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.dump import REPAIR_LIMIT
+from dblog.core.dump import REPAIR_LIMIT, Staged
 from dblog.core.event import Op
-from dblog.core.offset import Key
+from dblog.core.offset import Followed, Key, Offset
 from dblog.core.schema import TableName, TableSchema
 from dblog.sources.base import Commits
 from dblog.spool import LogFile
@@ -81,6 +82,30 @@ def reach(segments: Sequence[Segment], start: int, limit: Limit) -> int:
     return reached if reached > start else segments[0].first(start)
 
 
+def followed_part(
+    segment: Segment,
+    followed: Mapping[TableName, Followed] | None,
+    relabelled: Callable[[LogFile, TableName], LogFile],
+) -> Segment:
+    """The segment with only the changes of the followed tables, each under the name it is followed by.
+
+    Capture runs ahead of what is planned, so it may have read log of a table that is not followed yet, or under a name
+    that the table has got since. `relabelled` makes a copy of a file for a table of another name."""
+    if followed is None:
+        return segment
+    names = {known.identity: table for table, known in followed.items() if known.identity}
+    holes = {table: keys for table, keys in segment.holes.items() if table in followed}
+    files: list[LogFile] = []
+    for file in segment.files:
+        name = names.get(file.identity) if file.identity else file.table
+        if name is None or name not in followed:
+            continue
+        if name != file.table and file.table in segment.holes:
+            holes[name] = None
+        files.append(file if name == file.table else relabelled(file, name))
+    return replace(segment, files=tuple(files), holes=holes)
+
+
 def joined_holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | None]:
     holes: dict[TableName, list[Key] | None] = {}
     for segment in segments:
@@ -111,3 +136,13 @@ def _has_plain_text(kind: pa.DataType) -> bool:
     """Whether Arrow's text of a value of this type is one that the database reads as the same value."""
     is_ = pa.types
     return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))
+
+
+def same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:
+    """The staged chunks without those that were read under another schema than the log of their window shows: they
+    are read again, under the new one."""
+    versions = defaultdict(set)
+    for file in log:
+        versions[file.table].add(file.version)
+    other = {c.id for c in start.read if c.id in staged and not versions[c.table] <= {staged[c.id].version}}
+    return {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in other}

@@ -108,6 +108,8 @@ class Decoder:
         self._reader = EventReader(begin, shift, files, created)
         self._delivered = delivered
         self._open: _Transaction | None = None
+        self.redefined = False
+        """The log has shown a statement that defines something."""
 
     @property
     def position(self) -> int:
@@ -163,6 +165,7 @@ class Decoder:
             emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
             stated += [(number, table, table in statement.replaced) for table in emptied]
             commit[number] = statement.ends and not is_several(number)
+            self.redefined |= statement.ends
         self._check(events, begin, commit)
         commits = np.flatnonzero(commit)
         last = len(kind) - 1

@@ -7,6 +7,7 @@ watermark table, by exactly the `fix` that `check` shows for it. What is looked 
 
 from __future__ import annotations
 
+from dblog.core.schema import TableName
 from dblog.sources.mysql.connect import Connection, Server, server, translating
 from dblog.sources.mysql.grants import User
 from dblog.sources.mysql.look import REPLICATION, WATERMARK_SQL, Look, Setup
@@ -28,6 +29,14 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
     with translating("checking the server"), connection.cursor() as cursor:
         cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
         return list(Look(cursor, setup, there).problems())
+
+
+def unusable(connection: Connection, setup: Setup) -> dict[TableName, str]:
+    """Those tables of the set-up that cannot be captured, and why."""
+    with translating("looking at the tables"), connection.cursor() as cursor:
+        look = Look(cursor, setup, server(connection))
+        wrong = {table: [p for p in look.of_table(table) if p.fatal] for table in setup.tables}
+    return {t: "; ".join(f"{p.what} (fix: {p.fix})" for p in found) for t, found in wrong.items() if found}
 
 
 def prepare(connection: Connection, setup: Setup) -> None:

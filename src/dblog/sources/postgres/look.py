@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class Setup:
     fresh: bool
     """There is no checkpoint yet: the slot may be created."""
     followed: frozenset[TableName] = frozenset()
-    """Tables that the pipeline has followed so far: the publication must have held them all the time."""
+    """Tables that the pipeline has followed so far: `survey` finds those that have left the publication."""
     writes: bool = True
     """Watermarks are written."""
 
@@ -98,7 +98,8 @@ _RELATIONS = f"""
            has_schema_privilege(n.oid, 'USAGE') AS usage, has_schema_privilege(n.oid, 'CREATE') AS creates,
            has_any_column_privilege(c.oid, 'UPDATE') AS updates, has_table_privilege(c.oid, 'INSERT') AS inserts,
            row_security_active(c.oid) AS secured, k.indimmediate AS immediate,
-           c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS inherited, a.*
+           c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS inherited,
+           c.relispartition AS partition, a.*
     FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w(schema, name, place)
     LEFT JOIN pg_namespace n ON n.nspname = w.schema
     LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -154,16 +155,17 @@ class Look:
             "SELECT *, pg_has_role(pubowner, 'USAGE') AS owned FROM pg_publication WHERE pubname = %s",
             setup.publication,
         )
-        found = self._all(_RELATIONS, *map(list, zip(*setup.published, strict=True)))
+        found = self._all(_RELATIONS, [t.schema for t in setup.published], [t.name for t in setup.published])
         self.watermark: Any = found.pop() if setup.writes else None
         self.tables = found
+        self._parts: dict[tuple[str, str], str | None] | None = None
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_server()
         if WATERMARK in self.setup.tables:
             yield Problem(f"the watermark table '{WATERMARK}' cannot be captured", "leave it out of the tables")
         for table in self.tables:
-            yield from self._of_table(table)
+            yield from self.of_table(table)
         owned = True
         if self.watermark is not None:
             watermark = list(self._of_watermark(self.watermark))
@@ -172,7 +174,9 @@ class Look:
         if self.publication is None:
             yield self._no_publication(watermark_owned=owned)
         else:
-            yield from self._of_publication(self.publication)
+            yield from self.of_publication(self.publication, self.tables)
+            for table in (*self.tables, *([self.watermark] if self.setup.writes else [])):
+                yield from self.of_published_part(self.publication, table)
             yield from self._of_members(self.publication, watermark_owned=owned)
         yield from self._of_slot(self.slot)
 
@@ -207,7 +211,8 @@ class Look:
             fix = f"ALTER ROLE {identifier(s.role)} SET default_transaction_read_only = off;"
             yield Problem(f"role {s.role!r} is read-only by default, so watermarks cannot be written", fix)
 
-    def _of_table(self, table: Any) -> Iterator[Problem]:
+    def of_table(self, table: Any, *, rights: bool = True) -> Iterator[Problem]:
+        """What is wrong with a table; with `rights`, also what the role lacks to read it."""
         name, q = _name(table), identifier(table.schema, table.name)
         if table.oid is None:
             yield Problem(f"table {name} does not exist", "correct the name: it is case-sensitive and not quoted")
@@ -216,7 +221,8 @@ class Look:
             kind = _KINDS.get(table.kind, "not a table")
             yield Problem(f"{name} is {kind}: the log has no changes of it", "capture the tables behind it")
             return
-        yield from self._of_rights(table)
+        if rights:
+            yield from self._of_rights(table)
         yield from self._of_logging(table)
         if table.inherited:
             what = f"table {name} has children by inheritance: a select shows their rows, but the log names them apart"
@@ -224,7 +230,8 @@ class Look:
         if table.generated:
             what = f"generated columns of {name} are not in the log and are not captured: {', '.join(table.generated)}"
             yield Problem(what, "compute them downstream", fatal=False)
-        for up in self._all(_ANCESTORS, self.setup.publication, table.oid, table.oid):
+        ancestors = self._all(_ANCESTORS, self.setup.publication, table.oid, table.oid) if table.partition else ()
+        for up in ancestors:
             if (up.schema, up.name) in self.setup.tables:
                 yield Problem(
                     f"{name} is a partition of {_name(up)}: its rows would come twice", "capture one of the two"
@@ -306,37 +313,44 @@ class Look:
         what, fix = f"publication {pub!r} does not exist", publication_sql(self.setup)
         return Problem(what, fix, fatal=not may, creatable=may)
 
-    def _of_publication(self, found: Any) -> Iterator[Problem]:
+    def of_publication(self, found: Any, tables: Sequence[Any]) -> Iterator[Problem]:
+        """What is wrong with the publication as a whole, for these tables."""
         pub, q = self.setup.publication, identifier(self.setup.publication)
         if silent := [verb for verb in _PUBLISH.split(", ") if not getattr(found, f"pub{verb}")]:
             fix = f"ALTER PUBLICATION {q} SET (publish = '{_PUBLISH}');"
             yield Problem(f"publication {pub!r} does not publish {', '.join(silent)}", fix)
-        roots = [_name(t) for t in self.tables if t.kind == "p"]
+        roots = [_name(t) for t in tables if t.kind == "p"]
         if roots and not found.pubviaroot:
             fix = f"ALTER PUBLICATION {q} SET (publish_via_partition_root = true);"
             yield Problem(f"publication {pub!r} names the partitions of {', '.join(roots)}, not the table", fix)
-        for part in self._all(_PARTS, found.oid):
-            if (part.schema, part.name) in self.setup.published:
-                kind = "a row filter" if part.filter else "a column list"
-                what = f"publication {pub!r} has {kind} on {_name(part)}: the log would be incomplete"
-                yield Problem(what, _members_sql(self.setup))
+
+    def of_published_part(self, found: Any, table: Any) -> Iterator[Problem]:
+        """Whether the publication leaves out rows or columns of a table."""
+        if self._parts is None:
+            self._parts = {TableName(p.schema, p.name): p.filter for p in self._all(_PARTS, found.oid)}
+        if (table.schema, table.name) in self._parts:
+            kind = "a row filter" if self._parts[table.schema, table.name] else "a column list"
+            what = f"publication {self.setup.publication!r} has {kind} on {_name(table)}: the log would be incomplete"
+            yield Problem(what, _members_sql(self.setup))
+
+    def members(self) -> set[TableName]:
+        """The tables that the publication holds, in whatever way it names them."""
+        query = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+        return {TableName(*row) for row in self._all(query, self.setup.publication)}
+
+    def not_a_member(self, found: Any, table: Any, *, owned: bool) -> Problem:
+        """The publication does not hold a table that the role owns or does not own."""
+        pub, may = self.setup.publication, found.owned and owned
+        fix = f"ALTER PUBLICATION {identifier(pub)} ADD TABLE {identifier(table.schema, table.name)};"
+        return Problem(f"publication {pub!r} does not hold {_name(table)}", fix, fatal=not may, creatable=may)
 
     def _of_members(self, found: Any, *, watermark_owned: bool) -> Iterator[Problem]:
-        pub, q, ours = self.setup.publication, identifier(self.setup.publication), self.setup.published
-        rows = self._all("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", pub)
-        members = {TableName(*row) for row in rows}
-        for table in (*self.tables, *([self.watermark] if self.setup.writes else [])):
+        pub, ours, members = self.setup.publication, self.setup.published, self.members()
+        tables = [t for t in self.tables if (t.schema, t.name) not in self.setup.followed]
+        for table in (*tables, *([self.watermark] if self.setup.writes else [])):
             missing = (table.schema, table.name) not in members and (table.oid is not None or table is self.watermark)
             if missing and not found.puballtables and (table.kind != "p" or found.pubviaroot):
-                may = found.owned and (watermark_owned if table is self.watermark else table.owned)
-                fix = f"ALTER PUBLICATION {q} ADD TABLE {identifier(table.schema, table.name)};"
-                what = f"publication {pub!r} does not hold {_name(table)}"
-                if TableName(table.schema, table.name) in self.setup.followed:
-                    lost = "any more: the log lacks its changes since it was taken out, or dropped and made again"
-                    fix = "start anew, with a new slot, a new checkpoint and a full dump"
-                    yield Problem(f"{what} {lost}", fix, lost=True)
-                    continue
-                yield Problem(what, fix, fatal=not may, creatable=may)
+                yield self.not_a_member(found, table, owned=watermark_owned if table is self.watermark else table.owned)
         if others := len(members - set(ours)):
             what = f"publication {pub!r} holds {others} more tables, which the log carries for nothing"
             yield Problem(what, _members_sql(self.setup), fatal=False)
