@@ -11,11 +11,12 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from dblog.core.schema import TableSchema
+from dblog.core.offset import Followed
+from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
-from dblog.segments import OpenSegment, Segment
+from dblog.segments import OpenSegment, Segment, followed_part
 from dblog.sources.base import Commits, LogStream, Source
 from dblog.spool import LogWriter, Spool
 
@@ -69,6 +70,8 @@ class Capture:
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
         self._leave = threading.Event()
+        self.redefined = threading.Event()
+        """The log has shown that a table got another definition. Cleared by whoever has looked at the tables."""
         self._open = OpenSegment(self._new_file, position, place)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
@@ -94,10 +97,11 @@ class Capture:
         with self._changed:
             return next((s.committed_at for s in self._segments if s.end > position and s.files), None)
 
-    def between(self, start: int, end: int) -> list[Segment]:
-        """The segments that hold the log in `(start, end]`; the outer ones may reach beyond it."""
+    def between(self, start: int, end: int, followed: Mapping[TableName, Followed] | None) -> list[Segment]:
+        """The segments that hold the log of the followed tables in `(start, end]`; the outer ones may reach beyond."""
         with self._changed:
-            return [s for s in self._segments if s.end > start and s.start < end]
+            found = [s for s in self._segments if s.end > start and s.start < end]
+        return [followed_part(s, followed, self._spool.relabelled) for s in found]
 
     def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
         """Wait until a row after the position is captured; whether there is one."""
@@ -279,6 +283,8 @@ class Capture:
             self._open.age > (SEGMENT_SECONDS if waiting else UNWANTED_SECONDS) or (waiting and not runs)
         ):
             self._publish(None)
+        if stream.redefined():
+            self.redefined.set()
         if not self._open.dirty and stream.idle_position > self._position:
             place = self._source.place(self._open.place, Commits(), stream.idle_position)
             with self._changed:

@@ -17,10 +17,13 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from dblog.capture import Capture
+from dblog.core.event import EMPTIED_SEQ, truncation
 from dblog.core.offset import Offset
 from dblog.desk import Desk
 from dblog.errors import ConnectionLost, SourceError, SpoolError
@@ -29,7 +32,7 @@ from dblog.repeat import read_again
 from dblog.retry import retrying
 from dblog.segments import Limit
 from dblog.sources.base import Source, Wait
-from dblog.spool import Segments, Spool
+from dblog.spool import LogFile, Segments, Spool, schema_from_text
 from dblog.state.store import Store
 from dblog.tasks import Emit, Log, Select, Window
 
@@ -70,6 +73,8 @@ class Engine:
         self._position = 0
         self._repeated: tuple[Offset, Segments] | None = None
         """The batch of an earlier life that ends with this offset, while it is not committed."""
+        self._made: dict[int, list[str]] = {}
+        """The files that were made for a batch, by its end: they are removed when it is committed."""
         self.desk = (
             Desk(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
         )
@@ -94,7 +99,7 @@ class Engine:
                 return start
             if end != start:
                 assert end.position is not None
-                files = (s.files for s in capture.between(start.position, end.position))
+                files = (s.files for s in capture.between(start.position, end.position, start.followed))
                 self._spool.keep_batch(self._name(start, end), tuple(filter(None, files)))
                 return end
             if self._target is None:
@@ -105,6 +110,8 @@ class Engine:
         work: list[Log | Emit | Select] = []
         if start.position is not None and end.position is not None and start != end:
             window = Window(start.position, end.position, self._segments(start, end))
+            if end.emptied:
+                window = replace(window, segments=(*window.segments, self._emptied(end, end.position)))
             self._check({f.version for f in window.files})
             # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
             staged = self._planner.staged(end.emit)
@@ -119,6 +126,7 @@ class Engine:
         """Spark has committed the batch that ends here: nothing of it is needed again."""
         if end.position is not None and self._capture is not None:
             self._capture.release(end.position)
+            self._spool.remove(self._made.pop(end.position, ()))
         if self._repeated is not None and self._repeated[0] == end:
             self._spool.remove(f.path for segment in self._repeated[1] for f in segment)
             self._repeated = None
@@ -179,10 +187,24 @@ class Engine:
     # -- starting --------------------------------------------------------------------------------------------
 
     def _first(self) -> Offset:
-        self._prepare(None)
+        self._prepare()
         origin = self._retrying(self._source.origin)
-        tables = () if self._settings.dump else tuple(self._retrying(self._source.tables))
-        return Offset(origin.position, suspects=origin.suspects, tables=tables, place=origin.place)
+        names = tuple(self._retrying(self._source.tables))
+        admission = self._retrying(lambda: self._source.admit(names))
+        suspects = tuple(sorted({*origin.suspects, *admission.running}))
+        tables = () if self._settings.dump else tuple(admission.tables)
+        return Offset(origin.position, suspects=suspects, tables=tables, place=origin.place, followed=admission.tables)
+
+    def _emptied(self, end: Offset, position: int) -> tuple[LogFile, ...]:
+        """A truncate of each table that the batch ends by emptying, as files of the log."""
+        assert end.position is not None
+        files = []
+        for number, schema in enumerate(map(schema_from_text, end.emptied.values())):
+            writer = self._spool.log_writer(f"{uuid.uuid4().hex[:8]}-{number}", schema, before=self._settings.before)
+            writer.append(truncation(schema.arrow, position - 1, EMPTIED_SEQ, None, None, before=self._settings.before))
+            files.append(writer.close())
+        self._made.setdefault(end.position, []).extend(f.path for f in files)
+        return tuple(files)
 
     def _hold_up(self, what: str | None) -> None:
         self._held_up = what
@@ -206,7 +228,7 @@ class Engine:
         assert start.position is not None
         assert end.position is not None
         self._capture.wait_position(end.position)
-        files = (s.files for s in self._capture.between(start.position, end.position))
+        files = (s.files for s in self._capture.between(start.position, end.position, start.followed))
         return tuple(filter(None, files))
 
     def _repeat(self, start: Offset, end: Offset) -> None:
@@ -217,7 +239,7 @@ class Engine:
            files, so that the next life finds the same. The log goes on behind it.
         3. Otherwise the log is read again from the start of the batch.
         """
-        self._prepare(start)
+        self._prepare(start, end)
         name = self._name(start, end)
         # 1.
         files = self._spool.kept_batch(name)
@@ -236,13 +258,15 @@ class Engine:
         said = [start.to_json(), end.to_json(), self._source.decoding, self._settings.before]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
-    def _prepare(self, start: Offset | None) -> None:
-        """Check the source, and learn its tables; None for a new stream."""
+    def _prepare(self, *offsets: Offset) -> None:
+        """Check the source, and have the log decoded for the tables that are followed at these offsets, the earliest
+        first; without any for a new stream."""
         wait = Wait(self._settings.patience, self._hold_up, self._stopped)
-        followed = None if start is None else start.tables
+        known = {t: f for offset in reversed(offsets) for t, f in (offset.followed or {}).items()}
+        followed = {*offsets[0].tables, *known} if offsets else None
         self._retrying(lambda: self._source.prepare(followed=followed, wait=wait))
-        if start is not None:
-            self._planner.know(self._retrying(self._source.tables))
+        if known:
+            self._retrying(lambda: self._source.follow(known))
 
     def _follow(self, at: Offset) -> None:
         assert at.position is not None

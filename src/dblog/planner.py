@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -16,17 +15,19 @@ from dblog.admission import admit
 from dblog.capture import Capture
 from dblog.core.dump import INITIAL, OWN, Orders, Staged
 from dblog.core.offset import Chunk, Cursor, Offset, Taken, Tally
-from dblog.core.schema import TableName, TableSchema
+from dblog.core.schema import TableName
 from dblog.core.window import Mark, plan
-from dblog.desk import Desk, Inbox, described
+from dblog.desk import Desk, Inbox
 from dblog.errors import KeyChanged, PreconditionFailed, TableLocked
+from dblog.following import Change, Following
 from dblog.pacer import Pacer
 from dblog.retry import retrying
-from dblog.segments import Limit, Segment, joined_holes, reach
+from dblog.segments import Limit, Segment, joined_holes, reach, same_schema
 from dblog.sources.base import Source
-from dblog.spool import LogFile, Spool
+from dblog.spool import LogFile, Spool, schema_to_text
 from dblog.state.pipeline import request_number
 from dblog.state.requests import TableProgress
+from dblog.tables import Tables
 from dblog.tasks import stage
 
 _T = TypeVar("_T")
@@ -56,6 +57,10 @@ class Settings:
     read_ahead: int = 256 << 20
     heartbeat: float = 30.0
     patience: float = 300.0
+    follow_renamed: bool = False
+    """A table that has left its name goes on under the name it had; otherwise it stops the stream."""
+    follow_new: bool = True
+    """A table joins that is created while the stream runs; otherwise people are told."""
 
 
 @dataclass
@@ -89,25 +94,23 @@ class Planner:
         self._check = check
         self._version = version
         self._desk = desk
-        self._tables: Mapping[TableName, TableSchema] = {}
-        self._rows: Mapping[TableName, int | None] = {}
-        self._versions: set[str] = set()
+        self.tables = Tables(source, desk, self._retrying)
         self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows)
         self._waits: str | None = None
-        self._moved = self._looked = time.monotonic()
+        self._moved = time.monotonic()
         self._locked_until = 0.0
-        self._announced = False
+        self._announced: set[TableName] = set()
+        self._following = Following(
+            source,
+            renamed=settings.follow_renamed,
+            new=settings.follow_new,
+            seconds=settings.heartbeat,
+            tell=self._tell,
+            knows=self.tables.known,
+        )
         self._delivered: Offset | None = None
         self._tally: tuple[Tally, ...] = ()
         self.counts = Counts()
-
-    def know(self, tables: Mapping[TableName, TableSchema]) -> None:
-        """These are the tables to follow."""
-        self._tables = tables
-        if self._desk is not None:
-            self._versions = {schema.version for schema in tables.values()}
-            self._desk.saw({schema.version: schema for schema in tables.values()})
-            self._rows = {table: self._retrying(lambda: self._source.estimate(table)) for table in tables}  # noqa: B023
 
     # -- what has been done ----------------------------------------------------------------------------------
 
@@ -139,10 +142,8 @@ class Planner:
     def status(self) -> dict[str, Any]:
         """What people see of the planning."""
         return {
-            "tables": {
-                str(name): {"version": s.version, "rows": self._rows.get(name), **described(s)}
-                for name, s in self._tables.items()
-            },
+            "tables": self.tables.status(),
+            **self._following.status(),
             "events": self.counts.events,
             "rows": self.counts.dumped,
             "dropped": self.counts.dropped,
@@ -160,10 +161,12 @@ class Planner:
     def plan(self, start: Offset, capture: Capture, limit: Limit, target: int | None) -> Offset | None:
         """Where the batch after `start` ends; `start` itself when there is nothing to do; None when the log up to
         `target` is delivered and no dump runs."""
-        self._look_after(start)
+        self._retrying(lambda: self._following.look(start, capture))
+        self.tables.learn(self._following.followed(start))
         orders = self._orders(start)
         arrived = target is not None and (start.position or 0) >= target and not start.read
-        if arrived and (self._pacer.throttle.paused or not self._active(start, orders)):
+        busy = self._active(start, orders) or self._following.pending(start)
+        if arrived and (self._pacer.throttle.paused or not busy):
             return None
         if self._opens_window(start, capture, orders):
             end = self._retrying(lambda: self._end_window(start, capture, orders))
@@ -173,23 +176,17 @@ class Planner:
             self._moved = time.monotonic()
         return end
 
-    def _look_after(self, start: Offset) -> None:
-        """Now and then, see that the tables are still published: what is not is missing from the log in silence."""
-        if time.monotonic() - self._looked > self._settings.heartbeat:
-            self._retrying(lambda: self._source.check_followed(start.tables))
-            self._looked = time.monotonic()
-
     def _orders(self, start: Offset) -> Orders:
         """What people want now; requests that the offset has not taken become cursors."""
-        wanted = tuple(self._tables) if self._settings.dump else ()
+        wanted = tuple(self.tables.followed()) if self._settings.dump else ()
         if self._desk is None:
             return Orders(wanted)
         inbox = self._desk.inbox()
         self._pacer.throttle = inbox.throttle
         first = [t for t in wanted if t not in start.tables]
-        if first and not self._announced:
-            self._announced = True
-            self._desk.admitted(INITIAL, {str(t): TableProgress(total=self._rows[t]) for t in first})
+        if new := [t for t in first if t not in self._announced]:
+            self._announced |= set(new)
+            self._desk.admitted(INITIAL, {str(t): TableProgress(total=self.tables.rows[t]) for t in new})
         return replace(self._admitted(start, inbox), wanted=wanted)
 
     def _admitted(self, start: Offset, inbox: Inbox) -> Orders:
@@ -199,7 +196,8 @@ class Planner:
         cursors: list[Cursor] = []
         for dump in new:
             request = dump.request
-            parts = self._retrying(lambda: admit(dump.id, request, self._tables, self._source, self._pacer.pace()))  # noqa: B023
+            there = self.tables.followed()
+            parts = self._retrying(lambda: admit(dump.id, request, there, self._source, self._pacer.pace()))  # noqa: B023
             self._desk.admitted(dump.id, {str(p.cursor.table): p.progress for p in parts})
             cursors += [p.cursor for p in parts]
         taken = Taken(inbox.store, max(request_number(d.id) for d in new)) if new else None
@@ -215,7 +213,8 @@ class Planner:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
         active = self._pacer.watches = self._active(start, orders)
         self._waits = self._obstacle(start, capture) if active else None
-        return bool(start.read) or (active and self._waits is None)
+        joins = self._following.due(start, capture.position)  # the watermark gives the log an end to change it at
+        return bool(start.read) or joins or (active and self._waits is None)
 
     def _obstacle(self, start: Offset, capture: Capture) -> str | None:
         """Why no round may open now."""
@@ -258,10 +257,11 @@ class Planner:
             position = capture.wait_position(self._source.high_watermark())
         self._tell("watermark_seen", token=token, position=position)
         # 4.
-        segments = capture.between(start.position, position)
+        segments = capture.between(start.position, position, self._following.followed(start))
         files = self._looked_at(segments)
-        mark = self._mark(start, position, token, capture)
-        staged = _same_schema(start, staged, files)
+        change = self._following.at(start, position)
+        mark = self._mark(start, position, token, capture, change)
+        staged = same_schema(start, staged, files)
         if not self._source.comparable(start.place, mark.place):
             # chunks may show what was committed on another server and is on no other: they are read again
             elsewhere = {c.id for c in start.read}
@@ -278,6 +278,7 @@ class Planner:
             self._locked_until = time.monotonic() + LOCKED_SECONDS
             pace = replace(pace, chunks=0)
             end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source, tally=self._tally)
+        end = self._changed(end, change)
         if end.read:
             self._pacer.opened()
             self._tell("round_opened", chunks=len(end.read))
@@ -292,15 +293,17 @@ class Planner:
         news = orders.new or any(c.failed or set(c.dumps) & orders.cancelled for c in start.dumps)
         if capture.wait_rows(start.position, 0.0 if news else POLL_SECONDS, eager=target is not None):
             capture.wait_more(start.position)
-            position = reach(capture.between(start.position, capture.position), start.position, limit)
+            segments = capture.between(start.position, capture.position, self._following.followed(start))
+            position = reach(segments, start.position, limit)
         elif news or self._overdue(start.position, capture.position, target):
             # nothing of ours, but the log moves on: acknowledge that, and keep Spark's workers warm
             position = capture.position
         else:
             return start
-        segments = capture.between(start.position, position)
+        segments = capture.between(start.position, position, self._following.followed(start))
         files = self._looked_at(segments)
-        mark = self._mark(start, position, None, capture)
+        change = self._following.at(start, position)
+        mark = self._mark(start, position, None, capture, change)
         if files:
             self._pacer.log_had_changes()
         later, pace = replace(orders, wanted=()), self._pacer.pace()
@@ -314,9 +317,19 @@ class Planner:
             tally=self._tally,
         )
         if not self._settings.dump:
-            end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self._tables))))
+            end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self.tables.followed()))))
+        end = self._changed(end, change)
         self._planned(start, end, segments)
         return end
+
+    def _changed(self, end: Offset, change: Change) -> Offset:
+        """The offset, with what is followed after it and what its batch empties."""
+        schemas = {t: self.tables.known(t) for t in change.emptied}
+        if change.replaced:
+            schemas |= self._source.describe(change.replaced)
+        emptied = {t: schema_to_text(schema) for t, schema in schemas.items() if schema is not None}
+        tables = tuple(t for t in end.tables if t not in change.forgotten)
+        return replace(end, followed=change.followed, emptied=emptied, tables=tables)
 
     def _overdue(self, start: int, captured: int, target: int | None) -> bool:
         """Whether to end a batch although the log has nothing of ours: every now and then, or to reach the target."""
@@ -327,21 +340,20 @@ class Planner:
         """The files of the segments, whose schemas the stream can deliver and people know."""
         files = [f for s in segments for f in s.files]
         self._check({f.version for f in files})
-        if self._desk is not None:
-            new = {f.version: f for f in files if f.version not in self._versions}
-            self._versions |= new.keys()
-            self._desk.saw({version: self._spool.read_log(f.path, ())[0] for version, f in new.items()})
+        self.tables.saw(files, self._spool)
         return files
 
-    def _mark(self, start: Offset, position: int, token: str | None, capture: Capture) -> Mark:
+    def _mark(self, start: Offset, position: int, token: str | None, capture: Capture, change: Change) -> Mark:
         """What there is to say of a position that ends a batch. First what a select might miss: not before the log up
         to there has been seen."""
         assert start.position is not None
-        segments, place = capture.between(start.position, position), capture.place(position)
+        place = capture.place(position)
+        segments = capture.between(start.position, position, self._following.followed(start))
         commits = [s.commits.between(start.position, position) for s in segments]
         shown = np.concatenate([np.array(start.suspects, np.int64), *(c.xids for c in commits)])
         suspects = self._source.invisible(shown, place) if len(shown) else ()
-        return Mark(position, token, suspects, joined_holes(segments), place)
+        holes = {**joined_holes(segments), **dict.fromkeys(change.replaced)}
+        return Mark(position, token, suspects, holes, place)
 
     def staged(self, chunks: Iterable[Chunk]) -> Mapping[str, Staged]:
         """What the spool holds for the chunks, of the schema that the stream has."""
@@ -369,7 +381,7 @@ class Planner:
         self.counts.windows += bool(end.emit)
         self.counts.events += sum(s.upto(end.position)[0] - s.upto(start.position)[0] for s in segments)
         for cursor in end.dumps:
-            if cursor.failed is not None and cursor.dump in OWN and cursor.table in self._source.tables():
+            if cursor.failed is not None and cursor.dump in OWN and self._source.describe([cursor.table]):
                 raise PreconditionFailed(
                     f"table {cursor.table} cannot be dumped: {cursor.failed}",
                     hint="a stream without the table's full state would be wrong: repair what is said, or leave it out",
@@ -381,17 +393,3 @@ class Planner:
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
         return retrying(call, self._settings.patience)
-
-
-def _same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:
-    """The staged chunks without those that were read under another schema than the log of their window shows: they
-    are read again, under the new one. A chunk that failed has no rows, so no schema, and stays failed."""
-    versions = defaultdict(set)
-    for file in log:
-        versions[file.table].add(file.version)
-    tables = {c.id: c.table for c in start.read}
-    return {
-        chunk_id: found
-        for chunk_id, found in staged.items()
-        if chunk_id not in tables or found.failed is not None or versions[tables[chunk_id]] <= {found.version}
-    }

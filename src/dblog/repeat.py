@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dblog.core.offset import Offset
 from dblog.core.schema import TableSchema
-from dblog.segments import OpenSegment
+from dblog.segments import OpenSegment, followed_part
 from dblog.sources.base import LogStream, Run, Source
 from dblog.spool import LogFile, LogWriter, Segments, Spool
 
@@ -32,12 +32,14 @@ def read_again(source: Source, spool: Spool, start: Offset, end: Offset, *, befo
     if stream is None:
         return None
     try:
-        return _written(stream, spool, start.position, end.position, before=before)
+        return _written(stream, spool, start, end, before=before)
     finally:
         stream.close()
 
 
-def _written(stream: LogStream, spool: Spool, start: int, end: int, *, before: bool) -> Segments:
+def _written(stream: LogStream, spool: Spool, start: Offset, end: Offset, *, before: bool) -> Segments:
+    assert start.position is not None
+    assert end.position is not None
     life = uuid.uuid4().hex[:8]
     written: list[tuple[LogFile, ...]] = []
     files = 0
@@ -47,17 +49,20 @@ def _written(stream: LogStream, spool: Spool, start: int, end: int, *, before: b
         files += 1
         return spool.log_writer(f"{life}-{files}", schema, before=before)
 
-    renumber = _Renumber(start, end)
-    segment = OpenSegment(new_file, start, None)
+    def close(segment: OpenSegment) -> None:
+        written.append(followed_part(segment.close(), start.followed, spool.relabelled).files)
+
+    renumber = _Renumber(start.position, end.position)
+    segment = OpenSegment(new_file, start.position, None)
     try:
         while stream.passing:
             for run in stream.read(READ_SECONDS):
                 segment.append(renumber(run))
                 if segment.large and segment.end is not None:
-                    written.append(segment.close().files)
-                    segment = OpenSegment(new_file, start, None)
+                    close(segment)
+                    segment = OpenSegment(new_file, start.position, None)
         if segment.dirty:
-            written.append(segment.close().files)
+            close(segment)
     except BaseException:
         segment.abort()
         spool.remove(f.path for closed in written for f in closed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.dump import REPAIR_LIMIT
+from dblog.core.dump import REPAIR_LIMIT, Staged
 from dblog.core.event import Op
-from dblog.core.offset import Key
+from dblog.core.offset import Followed, Key, Offset
 from dblog.core.schema import TableName, TableSchema
 from dblog.sources.base import Commits, Run, joined
 from dblog.spool import LogFile, LogWriter
@@ -86,6 +87,30 @@ def reach(segments: Sequence[Segment], start: int, limit: Limit) -> int:
     return reached if reached > start else segments[0].first(start)
 
 
+def followed_part(
+    segment: Segment,
+    followed: Mapping[TableName, Followed] | None,
+    relabelled: Callable[[LogFile, TableName], LogFile],
+) -> Segment:
+    """The segment with only the changes of the followed tables, each under the name it is followed by.
+
+    Capture runs ahead of what is planned, so it may have read log of a table that is not followed yet, or under a name
+    that the table has got since. `relabelled` makes a copy of a file for a table of another name."""
+    if followed is None:
+        return segment
+    names = {known.identity: table for table, known in followed.items() if known.identity}
+    holes = {table: keys for table, keys in segment.holes.items() if table in followed}
+    files: list[LogFile] = []
+    for file in segment.files:
+        name = names.get(file.identity) if file.identity else file.table
+        if name is None or name not in followed:
+            continue
+        if name != file.table and file.table in segment.holes:
+            holes[name] = None
+        files.append(file if name == file.table else relabelled(file, name))
+    return replace(segment, files=tuple(files), holes=holes)
+
+
 def joined_holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | None]:
     holes: dict[TableName, list[Key] | None] = {}
     for segment in segments:
@@ -125,7 +150,7 @@ class OpenSegment:
         self._new_file = new_file
         self._start = start
         self.place = place
-        self._writers: dict[tuple[TableName, str], LogWriter] = {}
+        self._writers: dict[tuple[TableName, str, str], LogWriter] = {}
         self._commits: list[Commits] = []
         self._holes: dict[TableName, list[Key] | None] = {}
         self._rows = 0
@@ -150,7 +175,7 @@ class OpenSegment:
         rows, nbytes = run.commits.rows + self._rows, run.commits.nbytes + self._nbytes
         self._commits.append(replace(run.commits, rows=rows, nbytes=nbytes))
         for schema, batch in run.changes:
-            at = (schema.table, schema.version)
+            at = (schema.table, schema.version, schema.identity)
             if at not in self._writers:
                 self._writers[at] = self._new_file(schema)
             self._writers[at].append(batch)
@@ -170,3 +195,17 @@ class OpenSegment:
     def abort(self) -> None:
         for writer in self._writers.values():
             writer.abort()
+
+
+def same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:
+    """The staged chunks without those that were read under another schema than the log of their window shows: they
+    are read again, under the new one. A chunk that failed has no rows, so no schema, and stays failed."""
+    versions = defaultdict(set)
+    for file in log:
+        versions[file.table].add(file.version)
+    tables = {c.id: c.table for c in start.read}
+    return {
+        chunk_id: found
+        for chunk_id, found in staged.items()
+        if chunk_id not in tables or found.failed is not None or versions[tables[chunk_id]] <= {found.version}
+    }

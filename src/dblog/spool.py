@@ -18,14 +18,16 @@ Every file describes itself: the table's schema travels in the Arrow schema's me
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import itertools
 import errno
 import json
 import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +62,8 @@ class LogFile:
     """The positions of its first and its last change."""
     size: int = 0
     """In bytes."""
+    identity: str = ""
+    """What the log knows the table by (`core.schema.TableSchema.identity`)."""
 
 
 Segments = tuple[tuple[LogFile, ...], ...]
@@ -89,6 +93,19 @@ class Spool:
     def read_log(self, path: str, columns: Sequence[str] | None = None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
         """The changes in a log file, batch by batch; only some columns when named."""
         return self._read(path, columns)
+
+    def relabelled(self, file: LogFile, table: TableName) -> LogFile:
+        """The changes of a log file as those of a table of another name, in a file of their own."""
+        schema, batches = self.read_log(file.path)
+        labelled = replace(schema, table=table)
+        path = f"{file.path.removesuffix('.arrow')}-{labelled.version}.arrow"
+        with self._guarded("write", path), self._open_output(path) as sink:
+            first = next(batches)  # a file of the log is never empty
+            with ipc.new_file(sink, _described(first.schema, labelled)) as arrow:
+                for batch in itertools.chain([first], batches):
+                    arrow.write_batch(batch)
+            size = sink.tell()
+        return replace(file, path=path, table=table, version=labelled.version, size=size)
 
     # -- the planned batch -----------------------------------------------------------------------------------
 
@@ -347,7 +364,8 @@ class LogWriter:
             size = self._sink.tell()
             self._sink.close()
         schema, truncates, reach = self._schema, tuple(self._truncates), self._reach or (0, -1)
-        return LogFile(self._path, schema.table, schema.version, self._rows, self._incomplete, truncates, *reach, size)
+        file = self._path, schema.table, schema.version, self._rows, self._incomplete, truncates, *reach
+        return LogFile(*file, size, schema.identity)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):
@@ -364,6 +382,15 @@ def _described(arrow: pa.Schema, schema: TableSchema) -> pa.Schema:
     """The Arrow schema of a file, carrying what `_described_by` needs to make the table's schema again."""
     about = {"table": schema.table, "key": schema.key, "types": {c.name: c.type for c in schema.columns}}
     return arrow.with_metadata({_META: json.dumps(about).encode()})
+
+
+def schema_to_text(schema: TableSchema) -> str:
+    """A table's schema as a text that `schema_from_text` reads."""
+    return base64.b64encode(_described(schema.arrow, schema).serialize()).decode()
+
+
+def schema_from_text(text: str) -> TableSchema:
+    return _described_by(ipc.read_schema(pa.py_buffer(base64.b64decode(text))))
 
 
 def _described_by(arrow: pa.Schema) -> TableSchema:

@@ -34,7 +34,7 @@ def cut_at(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, table: AnyDatabase, me
     def cut(self: Source, *args: object, **options: object) -> object:
         if not cuts:
             cuts.append(method)
-            if method not in ("origin", "prepare"):
+            if method not in ("origin", "prepare", "admit"):
                 wait_for(lambda: table.reading)
             proxy.cut()
         return real(self, *args, **options)
@@ -45,7 +45,7 @@ def cut_at(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, table: AnyDatabase, me
 
 @pytest.mark.parametrize(
     "method",
-    ["select", "write_watermark", "invisible", "latest", "last_key", "cuts", "origin", "prepare", "check_followed"],
+    ["select", "write_watermark", "invisible", "latest", "last_key", "cuts", "origin", "prepare", "survey", "admit"],
 )
 def test_a_connection_that_is_cut_is_made_again(
     table: AnyDatabase, query: MakeQuery, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, method: str
@@ -53,7 +53,7 @@ def test_a_connection_that_is_cut_is_made_again(
     stream = query(url=proxy.through(table.url), parallelism=2, heartbeatSeconds=1)
     if method == "latest":
         stream.step()  # the beginning has its own way to ask
-    elif method not in ("origin", "prepare", "last_key"):
+    elif method not in ("origin", "prepare", "last_key", "admit"):
         stream.open_window()
     cuts = cut_at(monkeypatch, proxy, table, method)
     table.execute("update t set n = 1 where id in (5, 55)")

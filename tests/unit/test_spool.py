@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from dblog.core.event import Op, change_schema
+from dblog.core.event import Op, change_schema, truncation
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
-from dblog.spool import Segments, Spool
+from dblog.spool import Segments, Spool, schema_from_text, schema_to_text
 
 T = TableSchema(
     TableName("public", "t"), (Column("id", "bigint", pa.int64()), Column("v", "text", pa.string())), ("id",)
@@ -205,3 +206,22 @@ def test_other_threads_find_a_spool_that_is_complete(tmp_path: Path, monkeypatch
     monkeypatch.setattr("dblog.spool.os.makedirs", makedirs)
     spool.sweep(())
     assert spool._fs is not None
+
+
+def test_a_schema_survives_its_text() -> None:
+    found = schema_from_text(schema_to_text(T))
+    assert (found, found.version) == (T, T.version)
+
+
+def test_changes_can_be_those_of_a_table_of_another_name(spool: Spool) -> None:
+    writer = spool.log_writer("one", replace(T, identity="17"), before=False)
+    for lsn in (5, 6):
+        writer.append(truncation(T.arrow, lsn, 0, 1, 1))
+    file = writer.close()
+    other = replace(T, table=TableName("public", "u"))
+    labelled = spool.relabelled(file, other.table)
+    schema, batches = spool.read_log(labelled.path)
+    assert (schema, labelled.table, labelled.version) == (other, other.table, other.version)
+    assert [lsn for b in batches for lsn in b.column("_lsn").to_pylist()] == [5, 6]
+    assert (labelled.identity, labelled.truncates, labelled.rows) == ("17", ((5, 0), (6, 0)), 2)
+    assert spool.read_log(file.path)[0] == T  # the file itself stays

@@ -37,6 +37,9 @@ def op_names() -> pa.Array:
 DUMP_SEQ = 2**31 - 1
 """The ordinal of a dump row: after every log event at the same position."""
 
+EMPTIED_SEQ = DUMP_SEQ - 1
+"""The ordinal of a truncate that ends a batch: after every log event of the batch, before its dump rows."""
+
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 
 CHANGE_FIELDS: tuple[pa.Field, ...] = (
@@ -67,6 +70,17 @@ RESERVED = frozenset({"_op", BEFORE, *(field.name for field in DELIVERED_FIELDS)
 """Names that no column of a table may have."""
 WHOLE = "_whole"
 """One more in a pipeline, where a batch is brought to one row for each key (`sinks.net`)."""
+
+
+def truncation(
+    columns: pa.Schema, lsn: int, seq: int, txid: int | None, committed_at: int | None, *, before: bool = False
+) -> pa.RecordBatch:
+    """The change batch of one truncate: a change without a row."""
+    fields = change_schema(columns, before=before)
+    meta = (int(Op.truncate), lsn, seq, txid, committed_at)
+    arrays = [pa.array([value], pa.int64()).cast(field.type) for field, value in zip(fields, meta, strict=False)]
+    arrays += [pa.nulls(1, field.type) for field in list(fields)[len(meta) :]]
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
 def change_schema(columns: pa.Schema, *, before: bool = False) -> pa.Schema:

@@ -7,6 +7,8 @@
     dumps      one cursor per table that is being dumped, or whose dump has just failed
     suspects   transactions the log has shown committed that a select might not see yet (the visibility barrier)
     tables     tables whose first dump has been requested, so that a table added later gets one too
+    followed   tables whose log is delivered after this offset, and what each of them is known by
+    emptied    tables that this batch ends by emptying: they are gone, or other rows have taken their place
     taken      the last dump request that has become cursors: none is taken twice
     tally      what the dumps that run have delivered before this batch, for people
 
@@ -16,7 +18,7 @@ Its size grows with the number of tables, never with the number of chunks or row
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dblog.core.schema import TableName
@@ -108,6 +110,16 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class Followed:
+    """What the source knows a followed table by. Only the source reads these texts."""
+
+    identity: str = ""
+    """The table itself, whatever its name is now; empty where the log knows tables by nothing but their names."""
+    state: str = ""
+    """A fingerprint of what gives a table rows, or takes them away, without a word in the log."""
+
+
+@dataclass(frozen=True)
 class Offset:
     """Where a batch ends. The default is the constant offset in front of the first batch."""
 
@@ -120,6 +132,10 @@ class Offset:
     taken: Taken | None = None
     tally: tuple[Tally, ...] = ()
     place: str | None = None
+    followed: Mapping[TableName, Followed] | None = None
+    """None in an offset of a version that did not write it: the log of all captured tables is delivered."""
+    emptied: Mapping[TableName, str] = field(default_factory=dict)
+    """The schema of each, as a text of the spool's: a batch that is repeated must not ask the source again."""
 
     @property
     def dumping(self) -> bool:
@@ -146,6 +162,10 @@ class Offset:
             data["taken"] = [self.taken.store, self.taken.number]
         if self.tally:
             data["tally"] = [[t.dump, list(t.table), t.emitted, t.dropped] for t in self.tally]
+        if self.followed is not None:
+            data["followed"] = [[*table, f.identity, f.state] for table, f in self.followed.items()]
+        if self.emptied:
+            data["emptied"] = [[*table, schema] for table, schema in self.emptied.items()]
         return data
 
     @staticmethod
@@ -166,6 +186,8 @@ class Offset:
             taken=Taken(*data["taken"]) if "taken" in data else None,
             tally=tuple(Tally(dump, TableName(*t), *counts) for dump, t, *counts in data.get("tally", ())),
             place=data.get("place"),
+            followed=_followed_from_json(data.get("followed")),
+            emptied={TableName(*t): schema for *t, schema in data.get("emptied", ())},
         )
 
 
@@ -227,6 +249,12 @@ def _cursor_from_json(data: Mapping[str, Any]) -> Cursor:
         failed=data.get("failed"),
         also=tuple(data.get("also", ())),
     )
+
+
+def _followed_from_json(data: Any) -> dict[TableName, Followed] | None:
+    if data is None:
+        return None
+    return {TableName(schema, name): Followed(*known) for schema, name, *known in data}
 
 
 def _key_to_json(key: Key | None) -> list[str] | None:

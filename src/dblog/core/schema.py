@@ -7,7 +7,7 @@ restart, on the driver and on the executors.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,6 +40,8 @@ class TableSchema:
     table: TableName
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    identity: str = field(default="", compare=False)
+    """What the log knows the table by, whatever its name; empty where that is nothing but its name."""
 
     @cached_property
     def version(self) -> str:

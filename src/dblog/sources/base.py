@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core.dump import Boundaries
-from dblog.core.offset import Extent, Key
+from dblog.core.offset import Extent, Followed, Key
 from dblog.core.schema import TableName, TableSchema
 
 Ints = npt.NDArray[np.int64]
@@ -119,6 +119,10 @@ class LogStream(Protocol):
         """The log is known to hold nothing of ours between the last run and this position."""
         ...
 
+    def redefined(self) -> bool:
+        """Whether the log has shown another definition of a table, or a new table, since the last call."""
+        ...
+
     def acknowledge(self, position: int) -> None:
         """Let the database forget its log up to `position`. Also serves as the keep-alive: call it on a timer."""
         ...
@@ -135,6 +139,32 @@ class Origin:
     """Transactions in progress at that moment: they may be committed before the position and yet not be visible."""
     place: str | None = None
     """The position in terms that another server of the same cluster understands, where the log has such."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is true of the tables now."""
+
+    tables: Mapping[TableName, Followed]
+    """Those that the patterns name and that can be followed."""
+    replaced: Mapping[TableName, str] = field(default_factory=dict)
+    """Followed tables that have got or lost rows which the log does not show, and why: they are emptied, and dumped."""
+    away: Mapping[TableName, TableName] = field(default_factory=dict)
+    """Followed tables whose name no table has, and the name that each has now."""
+    gone: frozenset[TableName] = frozenset()
+    """Followed tables that do not exist any more, under any name."""
+    left_out: Mapping[TableName, str] = field(default_factory=dict)
+    """Tables that the patterns name and that cannot be followed, and why."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """From `position` on, the log has the changes of these tables that are made by transactions other than `running`:
+    those had begun before, and the log may lack what they do. A dump sees it when they are over."""
+
+    tables: Mapping[TableName, Followed]
+    position: int
+    running: tuple[int, ...] = ()
 
 
 class Selection(Protocol):
@@ -184,9 +214,22 @@ class Source(Boundaries, Protocol):
         needs the log it left behind, of each of these tables (else PositionLost)."""
         ...
 
-    def check_followed(self, tables: Collection[TableName]) -> None:
-        """Raise PositionLost when the log no longer shows the changes of one of these tables, although it exists; or
-        PreconditionFailed when it no longer shows all of them."""
+    def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
+        """Look at the followed tables and at those that the patterns name. Raises PreconditionFailed when the log of a
+        followed table is incomplete."""
+        ...
+
+    def admit(self, tables: Collection[TableName]) -> Admission:
+        """Make sure that the log has the changes of these tables, and that it is decoded for them. Those that are gone
+        by now are left out."""
+        ...
+
+    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+        """From now on, decode the log in this process for these tables too."""
+        ...
+
+    def describe(self, tables: Collection[TableName]) -> Mapping[TableName, TableSchema]:
+        """Those of the tables that exist, as the catalog describes them now."""
         ...
 
     def tables(self) -> Mapping[TableName, TableSchema]:

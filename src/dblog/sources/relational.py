@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from dblog.core.condition import probe_statement
@@ -117,6 +118,18 @@ class Relational(Generic[_Session]):
             )
         return names
 
+    def describe(self, tables: Collection[TableName]) -> dict[TableName, TableSchema]:
+        return self._describe(tables)
+
+    def _demanded(self, followed: Collection[TableName] | None) -> tuple[TableName, ...]:
+        """The tables without which no stream starts: all of a new one, and of one that goes on those that it follows
+        or that are named without wildcards. Others may join it."""
+        names = self.names()
+        if followed is None:
+            return names
+        named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
+        return tuple(name for name in names if name in followed or name in named)
+
     def _describe(self, names: Collection[TableName], role: str = "control") -> dict[TableName, TableSchema]:
         with self._translating("reading the tables' schemas"):
             found = self._with(lambda session: self._read_tables(session, names), role)
@@ -127,7 +140,7 @@ class Relational(Generic[_Session]):
         if self.columns is None or schema.table == WATERMARK:
             return schema
         wanted = {*self.columns, *schema.key}
-        return TableSchema(schema.table, tuple(c for c in schema.columns if c.name in wanted), schema.key)
+        return replace(schema, columns=tuple(c for c in schema.columns if c.name in wanted))
 
     # -- chunks ----------------------------------------------------------------------------------------------
 

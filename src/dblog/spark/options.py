@@ -58,7 +58,11 @@ OPTIONS = (
     Option("decimals", "decimal or string", "string: deliver numeric columns as text", "decimal"),
     Option("dates", "date or string", "MySQL, MariaDB: string delivers dates, impossible ones too, as text", "date"),
     Option("arrays", "array or string", "string: deliver array columns as PostgreSQL's literal", "array"),
-    Option("heartbeatSeconds", "a number", "how often an idle stream acknowledges the log", "30"),
+    Option(
+        "heartbeatSeconds", "a number", "how often an idle stream acknowledges the log, and tables are looked at", "30"
+    ),
+    Option("renamed", "stop or follow", "PostgreSQL: follow delivers a renamed table under the name it had", "stop"),
+    Option("newTables", "follow or tell", "tell: name a table that comes later, and leave it out", "follow"),
     Option(
         "patienceSeconds",
         "a number",
@@ -159,6 +163,8 @@ def read_options(given: Mapping[str, str]) -> Options:
             read_ahead=read.size("readAheadBytes", 256 << 20),
             heartbeat=read.number("heartbeatSeconds", 1, 3600, 30),
             patience=read.number("patienceSeconds", 1, 86400, 300),
+            follow_renamed=read.choice("renamed", ("stop", "follow")) == "follow",
+            follow_new=read.choice("newTables", ("follow", "tell")) == "follow",
         ),
         limit=Limit(
             rows=read.number("maxRowsPerTrigger", 1, 2**31 - 1) if "maxrowspertrigger" in values else None,

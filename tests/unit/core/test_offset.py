@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog.core.offset import Chunk, Cursor, Extent, Offset, Taken, Tally, pinned
+from dblog.core.offset import Chunk, Cursor, Extent, Followed, Offset, Taken, Tally, pinned
 from dblog.core.schema import TableName
 from dblog.errors import PositionLost
 
@@ -43,6 +43,9 @@ offsets = st.builds(
     st.lists(tables, max_size=3).map(tuple),
     st.none() | st.builds(Taken, st.text(max_size=8), st.integers(0, 2**63 - 1)),
     st.lists(st.builds(Tally, st.text(max_size=8), tables, st.integers(0), st.integers(0)), max_size=3).map(tuple),
+    texts,
+    st.none() | st.dictionaries(tables, st.builds(Followed, st.text(max_size=8), st.text(max_size=8)), max_size=3),
+    st.dictionaries(tables, st.text(max_size=8), max_size=2),
 )
 
 THOUSAND = tuple(TableName("inventory", f"table_{n:04}") for n in range(1000))

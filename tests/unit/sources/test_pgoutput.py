@@ -17,6 +17,7 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources.base import Run
 from dblog.sources.postgres import tuples
+from dblog.sources.postgres.catalog import Unidentified
 from dblog.sources.postgres.kinds import PgColumn, PgType, TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation, RelationColumn
 from dblog.sources.postgres.types import pg_column
@@ -497,3 +498,26 @@ def test_a_schema_may_leave_out_columns() -> None:
         (Op.delete, 2, None, None),
     ]
     assert not any("item" in row or "item" in (row["_before"] or {}) for row in made)
+
+
+def test_changes_that_do_not_identify_their_rows_empty_the_table() -> None:
+    """Once in each transaction; the table must be dumped."""
+
+    def lost(found: Relation) -> TableSchema | None:
+        schema = resolve(found)
+        return schema and Unidentified(schema.table, schema.columns, schema.key)
+
+    first = transaction(100, ORDERS, insert(1, 1, "a", "b"), delete(1, None, "a", None))
+    runs = Decoder(lost, watermark=WATERMARK).feed([*first, *transaction(200, delete(1, None, "a", None))])
+    found = [(row["_op"], row["_lsn"], row["_seq"], row["id"]) for row in rows(runs)]
+    assert found == [(Op.truncate, 100, 0, None), (Op.truncate, 200, 0, None)]
+    assert {table.name for run in runs for table in run.replaced} == {"orders"}
+
+
+def test_a_table_that_is_described_in_another_way_is_noticed() -> None:
+    decode = decoder()
+    decode.feed(transaction(100, ORDERS, insert(1, 1, "a", "b")))
+    decode.feed(transaction(200, ORDERS, insert(1, 2, "a", "b")))
+    assert not decode.redefined
+    decode.feed(transaction(300, relation(1, "orders", ("id", INT4, True)), insert(1, 3)))
+    assert decode.redefined

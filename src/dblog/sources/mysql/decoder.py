@@ -121,6 +121,8 @@ class Decoder:
         self._captured = tables.captured
         self._arrived: set[TableName] = set()
         """The captured tables that the log has shown to come to their names. What they were before is not known."""
+        self.redefined = False
+        """The log has shown a statement that defines something."""
 
     @property
     def position(self) -> int:
@@ -218,6 +220,7 @@ class Decoder:
             mended = (d.table for d in statement.defined if d.mends and d.table in self._arrived)
             stated += [(number, table, True) for table in mended if table not in emptied]
             self._arrived |= {d.table for d in statement.defined if d.arrives and self._captured(d.table)}
+            self.redefined |= bool(statement.defined or statement.dropped or emptied)
         self._check(events, begin, commit)
         commits = np.flatnonzero(commit)
         last = len(kind) - 1

@@ -70,7 +70,7 @@ class Look:
             yield Problem(f"the watermark table '{WATERMARK}' cannot be captured", "leave it out of the tables")
         for name in dict.fromkeys(self.setup.tables):
             if name != WATERMARK:
-                yield from self._of_table(name)
+                yield from self.of_table(name)
         if self.setup.writes:
             yield from self._of_watermark()
         yield from self._of_retention()
@@ -219,7 +219,7 @@ class Look:
 
     # -- tables ----------------------------------------------------------------------------------------------
 
-    def _of_table(self, name: TableName) -> Iterator[Problem]:
+    def of_table(self, name: TableName) -> Iterator[Problem]:
         table = self.tables.get(name)
         if table is None:
             yield self._unseen(name)

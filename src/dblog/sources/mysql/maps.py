@@ -140,7 +140,8 @@ class TableMaps:
             self._same.clear()
         targets = []
         for body in coded.dictionary.to_pylist():
-            if body not in self._targets:
+            known = self._targets.get(body)
+            if known is None or (known.layout is None and self._tables.captured(known.table)):
                 # Of two maps that differ only in the number, the rows are to stay together.
                 target = self._target(body)
                 self._targets[body] = self._same.setdefault((target.table, target.layout), target)

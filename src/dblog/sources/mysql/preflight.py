@@ -47,6 +47,14 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
         return list(Look(cursor, setup, there).problems())
 
 
+def unusable(connection: Connection, setup: Setup) -> dict[TableName, str]:
+    """Those tables of the set-up that cannot be captured, and why."""
+    with translating("looking at the tables"), connection.cursor() as cursor:
+        look = Look(cursor, setup, server(connection))
+        wrong = {table: [p for p in look.of_table(table) if p.fatal] for table in setup.tables}
+    return {t: "; ".join(f"{p.what} (fix: {p.fix})" for p in found) for t, found in wrong.items() if found}
+
+
 def prepare(connection: Connection, setup: Setup) -> None:
     """Create what is missing and allowed; else raise PreconditionFailed with every fatal problem."""
     problems = check(connection, setup)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dblog.core import event
 from dblog.core.event import DUMP_SEQ, Op, change_schema
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
@@ -344,8 +345,4 @@ def truncation(
     schema: TableSchema, lsn: int, preceding: int, txid: int, committed_at: int, *, before: bool = False
 ) -> pa.RecordBatch:
     """The batch of a TRUNCATE: one change without a row. The arguments are those of `table_batch`."""
-    fields = change_schema(schema.arrow, before=before)
-    meta = (int(Op.truncate), lsn, 2 * preceding, txid, committed_at)
-    arrays = [pa.array([value], pa.int64()).cast(field.type) for field, value in zip(fields, meta, strict=False)]
-    arrays += [pa.nulls(1, field.type) for field in list(fields)[len(meta) :]]
-    return pa.RecordBatch.from_arrays(arrays, schema=fields)
+    return event.truncation(schema.arrow, lsn, 2 * preceding, txid, committed_at, before=before)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog.core.names import Pattern
-from dblog.core.offset import Extent
+from dblog.core.names import Pattern, select_tables
+from dblog.core.offset import Extent, Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import (
     ConnectionLost,
@@ -22,7 +22,7 @@ from dblog.errors import (
     TableLocked,
     WatermarkError,
 )
-from dblog.sources.base import Commits, Ints, Origin, Wait
+from dblog.sources.base import Admission, Commits, Ints, Origin, Survey, Wait
 from dblog.sources.mysql import catalog, chunks, preflight, resume, xa
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
@@ -66,14 +66,17 @@ class MySQL(Relational[Connection]):
         return self.address.database
 
     def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
-        setup = self.setup()
+        setup = self.setup(followed=followed)
         self._with(lambda connection: preflight.prepare(connection, setup))
 
-    def setup(self) -> preflight.Setup:
-        """What is wanted of the server."""
-        return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
+    def setup(self, *, followed: Collection[TableName] | None = None) -> preflight.Setup:
+        """What is wanted of the server; `followed` is None for a new stream."""
+        return self._setup_of(self._demanded(followed))
 
-    def check_followed(self, tables: Collection[TableName]) -> None:
+    def _setup_of(self, tables: tuple[TableName, ...]) -> preflight.Setup:
+        return preflight.Setup(tables, self.server_id, self.columns, self.writes)
+
+    def _check_some(self, tables: Collection[TableName]) -> None:
         """See that the tables can still be followed, some at a time: each asks the catalog several questions."""
         names = sorted(tables)
         at = _CHECKED.get((os.getpid(), self), 0) % max(len(names), 1)
@@ -81,9 +84,26 @@ class MySQL(Relational[Connection]):
         self._with(lambda connection: preflight.check_tables(connection, some))
         _CHECKED[os.getpid(), self] = at + len(some)
 
+    def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
+        """The log has the changes of every table, and says what happens to those that are followed."""
+        self._check_some(followed)
+        with translating("listing the tables"):
+            found = select_tables(self.patterns, self._with(self._candidates))
+        setup = self._setup_of(tuple(t for t in found if t not in followed))
+        wrong = self._with(lambda connection: preflight.unusable(connection, setup)) if setup.tables else {}
+        kept = select_tables(self.patterns, followed)
+        return Survey({t: Followed() for t in (*kept, *setup.tables) if t not in wrong}, left_out=wrong)
+
+    def admit(self, tables: Collection[TableName]) -> Admission:
+        known = {table: Followed() for table in tables}
+        self.follow(known)
+        return Admission(known, self.latest())
+
+    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+        _FOLLOWED.setdefault((os.getpid(), self), {}).update(self._describe(tables))
+
     def tables(self) -> Mapping[TableName, TableSchema]:
-        found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
-        return found
+        return self._describe(self.names())
 
     def _candidates(self, session: Connection) -> list[TableName]:
         return catalog.candidates(session)
@@ -121,18 +141,20 @@ class MySQL(Relational[Connection]):
 
     def stream(self, position: int, place: str | None) -> MySQLLog:
         # called by the thread of the log, and a connection is one thread's
-        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
+        followed = _FOLLOWED.setdefault((os.getpid(), self), {})
+        if not followed:
+            followed.update(self._describe(self.names("log"), "log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
         _SHIFTS[os.getpid(), self.address] = found.place.shift
         return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}), "log")
 
     def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
-        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names())
+        followed = _FOLLOWED.get((os.getpid(), self)) or self._describe(self.names())
         found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
         return None if found is None else self._log(found, followed, {}, "control")
 
     def _log(
-        self, found: Resumption, followed: Mapping[TableName, TableSchema | None], files: dict[int, int], role: str
+        self, found: Resumption, followed: Mapping[TableName, TableSchema], files: dict[int, int], role: str
     ) -> MySQLLog:
         decoder = Decoder(
             _Tables(self, followed),
@@ -256,7 +278,7 @@ class MySQL(Relational[Connection]):
 class _Tables:
     """Which tables the log is decoded for (`decoder.Tables`)."""
 
-    def __init__(self, source: MySQL, followed: Mapping[TableName, TableSchema | None]) -> None:
+    def __init__(self, source: MySQL, followed: Mapping[TableName, TableSchema]) -> None:
         self._source = source
         self._followed = followed
 
@@ -264,7 +286,7 @@ class _Tables:
         return table in self._followed
 
     def of_schema(self, schema: str) -> list[TableName]:
-        return sorted(name for name in self._followed if name.schema == schema)
+        return sorted(name for name in tuple(self._followed) if name.schema == schema)
 
     def schema(self, mapped: TableMap) -> TableSchema:
         def describe(connection: Connection) -> TableSchema:
@@ -322,8 +344,8 @@ _CHECKED: dict[tuple[int, MySQL], int] = {}
 """How many tables of a stream of this process its heartbeats have looked at."""
 
 _FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
-"""The tables that a stream of this process follows, as they were when it began. One that comes later is met, and
-dumped, by the next life."""
+"""The tables that the log is decoded for in this process, as they were when they were first met. Of those that come
+later, the log is decoded from then on."""
 
 _FILES: dict[tuple[int, Address], dict[int, int]] = {}
 """When the files of the log were begun that this process has read."""

@@ -131,6 +131,10 @@ class MySQLLog:
     def heard(self) -> float:
         return self._heard
 
+    def redefined(self) -> bool:
+        redefined, self._decoder.redefined = self._decoder.redefined, False
+        return redefined
+
     def acknowledge(self, position: int) -> None:
         """The server keeps its log whoever has read it."""
 

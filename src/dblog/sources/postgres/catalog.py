@@ -135,20 +135,29 @@ def table_oids(cursor: Cursor, names: Collection[TableName]) -> dict[int, TableN
     return {oid: TableName(schema, name) for schema, name, oid in cursor.fetchall()}
 
 
-def relation_schema(cursor: Cursor, relation: Relation, options: TypeOptions | None = None) -> TableSchema:
-    """The schema that a Relation message describes. Raises PreconditionFailed when its changes would lack their key."""
-    table = TableName(relation.schema, relation.name)
+class Unidentified(TableSchema):
+    """The schema of a table whose rows the log does not identify: its changes may be of any row."""
+
+
+def relation_schema(
+    cursor: Cursor, relation: Relation, options: TypeOptions | None = None, table: TableName | None = None
+) -> TableSchema:
+    """The schema that a Relation message describes, as that of `table`, which may be another name than the message's.
+    Raises PreconditionFailed when its changes would lack their key."""
+    table = table or TableName(relation.schema, relation.name)
     described = {relation.oid: [(c.name, c.oid, c.typmod) for c in relation.columns]}
     columns = _columns(cursor, described, options or TypeOptions())[relation.oid]
-    return TableSchema(table, columns, _relation_key(cursor, table, relation))
+    return TableSchema(table, columns, _relation_key(cursor, table, relation), str(relation.oid))
 
 
 def _relation_key(cursor: Cursor, table: TableName, relation: Relation) -> tuple[str, ...]:
     flagged = tuple(column.name for column in relation.columns if column.key)
     hint = f"alter table {table} replica identity default (or full); the table needs a primary key"
-    if relation.identity == "n" or not flagged:
-        raise PreconditionFailed(f"the log of table {table} does not identify its rows", hint=hint)
     key = _keys(cursor, [relation.oid]).get(relation.oid, ())
+    if relation.identity == "n" and key:
+        return key  # the server refuses updates and deletes, and an insert has all columns
+    if not flagged:
+        raise PreconditionFailed(f"the log of table {table} does not identify its rows", hint=hint)
     if relation.identity == "d" and set(key) != set(flagged):
         return flagged  # the primary key has changed since: the message says what it was
     if not key:

@@ -27,7 +27,7 @@ class Setup:
     fresh: bool
     """There is no checkpoint yet: the slot may be created."""
     followed: frozenset[TableName] = frozenset()
-    """Tables that the pipeline has followed so far: the publication must have held them all the time."""
+    """Tables that the pipeline has followed so far: `survey` finds those that have left the publication."""
     writes: bool = True
     """Watermarks are written."""
 
@@ -91,7 +91,8 @@ _RELATIONS = f"""
            has_schema_privilege(n.oid, 'USAGE') AS usage, has_schema_privilege(n.oid, 'CREATE') AS creates,
            has_any_column_privilege(c.oid, 'UPDATE') AS updates, has_table_privilege(c.oid, 'INSERT') AS inserts,
            row_security_active(c.oid) AS secured,
-           c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS inherited, a.*
+           c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS inherited,
+           c.relispartition AS partition, a.*
     FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w(schema, name, place)
     LEFT JOIN pg_namespace n ON n.nspname = w.schema
     LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -147,7 +148,7 @@ class Look:
             "SELECT *, pg_has_role(pubowner, 'USAGE') AS owned FROM pg_publication WHERE pubname = %s",
             setup.publication,
         )
-        found = self._all(_RELATIONS, *map(list, zip(*setup.published, strict=True)))
+        found = self._all(_RELATIONS, [t.schema for t in setup.published], [t.name for t in setup.published])
         self.deferrable = deferrable_keys(cur, [table.oid for table in found if table.oid is not None])
         self.watermark: Any = found.pop() if setup.writes else None
         self.tables = found
@@ -159,8 +160,8 @@ class Look:
         if WATERMARK in self.setup.tables:
             yield Problem(f"the watermark table '{WATERMARK}' cannot be captured", "leave it out of the tables")
         for table in self.tables:
-            yield from self._of_table(table)
-            yield from self._of_deferrable(table)
+            yield from self.of_table(table)
+            yield from self.of_deferrable(table)
         owned = True
         if self.watermark is not None:
             watermark = list(self._of_watermark(self.watermark))
@@ -169,7 +170,9 @@ class Look:
         if self.publication is None:
             yield self._no_publication(watermark_owned=owned)
         else:
-            yield from self._of_publication(self.publication)
+            yield from self.of_publication(self.publication, self.tables)
+            for table in (*self.tables, *([self.watermark] if self.setup.writes else [])):
+                yield from self.of_published_part(table)
             yield from self._of_members(self.publication, watermark_owned=owned)
         pid = self.slot.active_pid if self.slot is not None else None
         who = self._one("SELECT application_name, client_addr FROM pg_stat_activity WHERE pid = %s", pid)
@@ -220,7 +223,8 @@ class Look:
             fix = f"ALTER ROLE {where} SET default_transaction_read_only = off;"
             yield Problem(f"role {s.role!r} is read-only by default, so watermarks cannot be written", fix)
 
-    def _of_table(self, table: Any) -> Iterator[Problem]:
+    def of_table(self, table: Any, *, rights: bool = True) -> Iterator[Problem]:
+        """What is wrong with a table; with `rights`, also what the role lacks to read it."""
         name = _name(table)
         if table.oid is None:
             yield Problem(f"table {name} does not exist", "correct the name: it is case-sensitive and not quoted")
@@ -229,7 +233,8 @@ class Look:
             kind = _KINDS.get(table.kind, "not a table")
             yield Problem(f"{name} is {kind}: the log has no changes of it", "capture the tables behind it")
             return
-        yield from self._of_rights(table)
+        if rights:
+            yield from self._of_rights(table)
         yield from self._of_logging(table)
         if table.inherited:
             what = f"table {name} has children by inheritance: a select shows their rows, but the log names them apart"
@@ -237,7 +242,8 @@ class Look:
         if table.generated:
             what = f"generated columns of {name} are not in the log and are not captured: {', '.join(table.generated)}"
             yield Problem(what, "compute them downstream", fatal=False)
-        for up in self._all(_ANCESTORS, self.setup.publication, table.oid, table.oid):
+        ancestors = self._all(_ANCESTORS, self.setup.publication, table.oid, table.oid) if table.partition else ()
+        for up in ancestors:
             if (up.schema, up.name) in self.setup.tables:
                 yield Problem(
                     f"{name} is a partition of {_name(up)}: its rows would come twice", "capture one of the two"
@@ -287,7 +293,7 @@ class Look:
         elif set(table.key) & set(table.generated or ()):
             yield Problem(f"the primary key of {name} is generated, so changes do not carry it", "use a plain column")
 
-    def _of_deferrable(self, table: Any) -> Iterator[Problem]:
+    def of_deferrable(self, table: Any) -> Iterator[Problem]:
         for key in self.deferrable.get(table.oid, ()):
             what = f"the primary key of {str(key.table)!r} is deferrable: {WHY}"
             yield Problem(what, key.fix, lost=self._is_followed(table))
@@ -327,49 +333,52 @@ class Look:
         return bool(self.publication.puballtables or (self.publication.owned and not self.partial))
 
     def _no_publication(self, *, watermark_owned: bool) -> Problem:
-        pub = self.setup.publication
-        may = watermark_owned and self._publishes()
-        what, fix = f"publication {pub!r} does not exist", publication_sql(self.setup, self._publishable())
-        return Problem(what, fix, fatal=not may, creatable=may)
+        may, fix = watermark_owned and self._publishes(), publication_sql(self.setup, self._publishable())
+        return Problem(f"publication {self.setup.publication!r} does not exist", fix, fatal=not may, creatable=may)
 
-    def _of_publication(self, found: Any) -> Iterator[Problem]:
+    def of_publication(self, found: Any, tables: Sequence[Any]) -> Iterator[Problem]:
+        """What is wrong with the publication as a whole, for these tables."""
         pub, q = self.setup.publication, identifier(self.setup.publication)
         if silent := [verb for verb in _PUBLISH.split(", ") if not getattr(found, f"pub{verb}")]:
             fix = f"ALTER PUBLICATION {q} SET (publish = '{_PUBLISH}');"
             yield Problem(f"publication {pub!r} does not publish {', '.join(silent)}", fix)
-        roots = [_name(t) for t in self.tables if t.kind == "p"]
+        roots = [_name(t) for t in tables if t.kind == "p"]
         if roots and not found.pubviaroot:
             fix = f"ALTER PUBLICATION {q} SET (publish_via_partition_root = true);"
             yield Problem(f"publication {pub!r} names the partitions of {', '.join(roots)}, not the table", fix)
-        for part in self.partial:
+
+    def of_published_part(self, table: Any) -> Iterator[Problem]:
+        """Whether the publication leaves out rows or columns of a table."""
+        pub = self.setup.publication
+        for part in (p for p in self.partial if (p.schema, p.name) == (table.schema, table.name)):
             kind = "a row filter" if part.filter else "a column list"
             what = f"publication {pub!r} has {kind} on {_name(part)}: the log would be incomplete"
             yield Problem(what, _members_sql(self.setup, self._publishable()))
 
+    def members(self) -> set[TableName]:
+        """The tables that the publication holds, in whatever way it names them."""
+        query = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+        return {TableName(*row) for row in self._all(query, self.setup.publication)}
+
+    def not_a_member(self, found: Any, table: Any, *, owned: bool) -> Problem:
+        """The publication does not hold a table that the role owns or does not own."""
+        pub, may = self.setup.publication, found.owned and owned and not self.partial
+        fix = f"ALTER PUBLICATION {identifier(pub)} ADD TABLE {identifier(table.schema, table.name)};"
+        if self.partial:  # the statement for these sets all tables, and what is there cannot be added
+            fix = _members_sql(self.setup, self._publishable())
+        return Problem(f"publication {pub!r} does not hold {_name(table)}", fix, fatal=not may, creatable=may)
+
     def _of_members(self, found: Any, *, watermark_owned: bool) -> Iterator[Problem]:
-        pub, q, ours = self.setup.publication, identifier(self.setup.publication), self.setup.published
-        rows = self._all("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", pub)
-        members = {TableName(*row) for row in rows}
-        named = {
-            row.prrelid for row in self._all("SELECT prrelid FROM pg_publication_rel WHERE prpubid = %s", found.oid)
-        }
-        for table in (*self.tables, *([self.watermark] if self.setup.writes else [])):
+        pub, ours, members = self.setup.publication, self.setup.published, self.members()
+        named = {r.prrelid for r in self._all("SELECT prrelid FROM pg_publication_rel WHERE prpubid = %s", found.oid)}
+        tables = [t for t in self.tables if not self._is_followed(t)]  # of these, `survey` says what became of them
+        for table in (*tables, *([self.watermark] if self.setup.writes else [])):
             missing = (table.schema, table.name) not in members and (table.oid is not None or table is self.watermark)
             if missing and table.kind == "p" and not found.pubviaroot:  # then its partitions are listed
                 leaves = {TableName(leaf.schema, leaf.name) for leaf in self._all(_LEAVES, table.oid)}
                 missing = table.oid not in named and not (leaves and leaves <= members)
             if missing and not found.puballtables:
-                may = found.owned and (watermark_owned if table is self.watermark else table.owned) and not self.partial
-                fix = f"ALTER PUBLICATION {q} ADD TABLE {identifier(table.schema, table.name)};"
-                if self.partial:  # the statement for these sets all tables, and what is there cannot be added
-                    fix = _members_sql(self.setup, self._publishable())
-                what = f"publication {pub!r} does not hold {_name(table)}"
-                if TableName(table.schema, table.name) in self.setup.followed:
-                    lost = "any more: the log lacks its changes since it was taken out, or dropped and made again"
-                    fix = "start anew, with a new slot, a new checkpoint and a full dump"
-                    yield Problem(f"{what} {lost}", fix, lost=True)
-                    continue
-                yield Problem(what, fix, fatal=not may, creatable=may)
+                yield self.not_a_member(found, table, owned=watermark_owned if table is self.watermark else table.owned)
         if others := len(members - set(ours)):
             what = f"publication {pub!r} holds {others} more tables, which the log carries for nothing"
             fix = "use a publication of the captured tables only (option publication)"

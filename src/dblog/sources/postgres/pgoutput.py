@@ -17,12 +17,13 @@ from struct import unpack_from
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.event import truncation
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.base import Commits, Run
 from dblog.sources.columns import Ints, Raw
-from dblog.sources.postgres.catalog import Relation, RelationColumn
+from dblog.sources.postgres.catalog import Relation, RelationColumn, Unidentified
 from dblog.sources.postgres.kinds import EPOCH_MICROS
 from dblog.sources.postgres.tuples import DELETE, INSERT, NEW, TEXT, TRUNCATE, UPDATE, Feed, Layout, table_batch
 
@@ -55,13 +56,19 @@ class _Target:
     layout: Layout | None
     watermark: bool
 
+    @property
+    def renamed(self) -> bool:
+        """Whether the table has another name in the log than the one it is captured under."""
+        named = (self.relation.schema, self.relation.name)
+        return self.layout is not None and self.layout.schema.table != named
+
 
 class Decoder:
     """Turns messages, fed in any portions, into runs.
 
     `resolve` gives the schema of a relation, which may leave out columns, or None when its table is not captured; it
-    is called once per Relation message. `watermark` names the table whose column `token` carries the watermarks.
-    `before` adds the old rows.
+    is called once per Relation message. A change of an `Unidentified` one empties its table, which must be dumped.
+    `watermark` names the table whose column `token` carries the watermarks. `before` adds the old rows.
     """
 
     def __init__(
@@ -72,6 +79,8 @@ class Decoder:
         self._before = before
         self._targets: dict[int, _Target] = {}
         self._open: _Transaction | None = None
+        self.redefined = False
+        """The log has described a captured table in another way than before, or under another name."""
 
     def feed(self, messages: Sequence[bytes]) -> list[Run]:
         """The runs of the next messages. The last has no position when they end inside a transaction."""
@@ -133,7 +142,8 @@ class Decoder:
             if target.layout is None:
                 continue
             schema = target.layout.schema
-            batch, number = table_batch(feed, target.layout, rows, before=self._before)
+            made = _emptied if isinstance(schema, Unidentified) else table_batch
+            batch, number = made(feed, target.layout, rows, before=self._before)
             first = 0
             for run, last in enumerate(np.searchsorted(number, ends)):
                 if last > first:
@@ -141,7 +151,11 @@ class Decoder:
                 first = last
         self._carry(feed)
         return [
-            replace(run, changes=tuple(c[1:] for c in sorted(batches, key=lambda c: c[0])))
+            replace(
+                run,
+                changes=tuple(c[1:] for c in sorted(batches, key=lambda c: c[0])),
+                replaced=tuple(schema.table for _, schema, _ in batches if isinstance(schema, Unidentified)),
+            )
             for run, batches in zip(runs, found, strict=True)
         ]
 
@@ -155,7 +169,9 @@ class Decoder:
         for number in np.flatnonzero(feed.kind == RELATION).tolist():
             target = self._target(Relation.parse(feed.messages[number]))
             oid = target.relation.oid
-            if self._targets.get(oid) != target:
+            before = self._targets.get(oid)
+            if before != target:
+                self.redefined |= before is not None or target.renamed
                 self._targets[oid] = target
                 place[(oids == oid) & (feed.changes > number)] = len(targets)
                 targets.append(target)
@@ -171,7 +187,7 @@ class Decoder:
             return _Target(relation, None, watermark=False)
         names = [column.name for column in relation.columns]
         kept = tuple(names.index(name) for name in schema.names if name in names)
-        if len(kept) != len(schema.names):
+        if len(kept) != len(schema.names) and not isinstance(schema, Unidentified):
             raise DecodeError(f"the schema of table {schema.table} is not that of the log's relation {relation!r}")
         return _Target(relation, Layout(schema, len(names), kept), watermark=False)
 
@@ -182,6 +198,17 @@ class Decoder:
             changes = len(feed.changes) - int(feed.preceding[last])
             lsn, committed_at, xid = (int(values[last]) for values in (feed.lsn, feed.committed_at, feed.xid))
             self._open = _Transaction(lsn, committed_at, xid, changes, feed.tokens.get(last))
+
+
+def _emptied(feed: Feed, layout: Layout, places: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
+    """Instead of `table_batch`, for changes that do not say which rows they are of: a truncate for each transaction."""
+    transaction, first = np.unique(feed.transaction[feed.changes[places]], return_index=True)
+    batches = []
+    for mine, place in zip(transaction.tolist(), places[first].tolist(), strict=True):
+        meta = (int(values[mine]) for values in (feed.xid, feed.committed_at))
+        lsn, seq = int(feed.lsn[mine]), 2 * (place - int(feed.preceding[mine]))
+        batches.append(truncation(layout.schema.arrow, lsn, seq, *meta, before=before))
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0], feed.changes[places[first]]
 
 
 def _one_relation_each(message: bytes) -> list[bytes]:

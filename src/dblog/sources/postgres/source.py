@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from dblog.core.names import Pattern
-from dblog.core.offset import Extent
+from dblog.core.names import Pattern, select_tables
+from dblog.core.offset import Extent, Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import (
     KeyChanged,
@@ -20,9 +20,9 @@ from dblog.errors import (
     SchemaChanged,
     WatermarkError,
 )
-from dblog.sources.base import Commits, Ints, Origin, Wait
-from dblog.sources.postgres import chunks, preflight, slots, visibility
-from dblog.sources.postgres.catalog import read_tables, relation_schema, table_oids
+from dblog.sources.base import Admission, Commits, Ints, Origin, Survey, Wait
+from dblog.sources.postgres import chunks, preflight, slots, survey, visibility
+from dblog.sources.postgres.catalog import Unidentified, read_tables, relation_schema
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
 from dblog.sources.postgres.kinds import TypeOptions
@@ -43,23 +43,16 @@ where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p
   and n.nspname not in ('pg_catalog', 'information_schema', 'dblog') and n.nspname not like 'pg\\_%'
 """
 
-# A table that exists but is not published: dropped and made again, or taken out of the publication.
-_LEFT = """
-select n.nspname, c.relname
-from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where c.relkind in ('r', 'p') and array[n.nspname::text, c.relname::text] = any (
-    select array[t ->> 0, t ->> 1] from pg_catalog.json_array_elements(%s::json) t)
-  and not exists (select from pg_catalog.pg_publication_tables p
-                  where p.pubname = %s and p.schemaname = n.nspname and p.tablename = c.relname)
-limit 1
-"""
-
-
 _HEALTH = """
 select (pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, s.active, s.wal_status,
        (pg_catalog.pg_current_wal_flush_lsn() - s.restart_lsn)::bigint, s.safe_wal_size
 from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slot_name = v.slot
 """
+
+
+_KNOWN: dict[tuple[int, Postgres], Mapping[str, TableName]] = {}
+"""The names under which a stream of this process follows tables, by their OIDs. Replaced as a whole, never changed: the
+thread of the log reads it."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +78,37 @@ class Postgres(Relational[Connection]):
 
     def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
         """What the preflight looks at; `followed` is None for a new stream."""
-        known = frozenset(followed or ())
-        return Setup(self.slot, self.publication, self.names(), followed is None, known, self.writes)
+        demanded = self._demanded(followed)
+        if followed is not None:  # a followed table that is not there now is looked for by its OID, in `survey`
+            there = set(self._with(self._candidates))
+            demanded = tuple(name for name in demanded if name in there or name not in followed)
+        return replace(self._setup_of(demanded), fresh=followed is None, followed=frozenset(followed or ()))
+
+    def _setup_of(self, tables: Sequence[TableName]) -> Setup:
+        return Setup(self.slot, self.publication, tuple(tables), fresh=False, writes=self.writes)
 
     def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         setup = self.setup(followed=followed)
         self._with(lambda connection: preflight.prepare(connection, setup, wait=wait))
 
-    def check_followed(self, tables: Collection[TableName]) -> None:
-        left = self._ask(_LEFT, json.dumps([list(t) for t in tables]), self.publication) if tables else None
-        if left is not None:
-            raise PositionLost(
-                f"table {TableName(*left)} has left publication {self.publication!r}: its changes are not in the log",
-                hint="was it dropped and made again, or taken out? start with a new slot and a new checkpoint, "
-                "which dumps the tables again",
-            )
-        self._with(lambda connection: self._check_keys(connection, tables))
+    def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
+        return self._with(lambda connection: survey.survey(connection, self._setup_of, self.patterns, followed))
 
-    def _check_keys(self, connection: Connection, tables: Collection[TableName]) -> None:
-        with translating("looking at the primary keys"), connection.cursor() as cursor:
-            refuse_deferrable_keys(cursor, table_oids(cursor, tables), self.slot)
+    def admit(self, tables: Collection[TableName]) -> Admission:
+        """A transaction that wrote to a table before it was published, and commits later, is not in the log: see
+        `Admission.running`."""
+        setup = self._setup_of(tuple(tables))
+        self._with(lambda connection: survey.publish(connection, setup))
+        if not self.writes:
+            self._ask(visibility.FLUSH)  # an idle log must move on for anything to change in it
+        running = self._running()
+        found = self._with(lambda connection: survey.states(connection, setup))
+        self.follow(found)
+        return Admission(found, self.latest(), running)
+
+    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+        known = {f.identity: table for table, f in tables.items()}
+        _KNOWN[os.getpid(), self] = {**_KNOWN.get((os.getpid(), self), {}), **known}
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self.names())
@@ -122,7 +126,7 @@ class Postgres(Relational[Connection]):
 
     def origin(self) -> Origin:
         slot = self._slot()
-        return Origin(slot["confirmed"], tuple(int(x) & 0xFFFFFFFF for x in self._snapshot().running))
+        return Origin(slot["confirmed"], self._running())
 
     def latest(self) -> int:
         (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
@@ -149,18 +153,24 @@ class Postgres(Relational[Connection]):
 
     def stream(self, position: int, place: str | None = None) -> PostgresLog:
         self.check_position(position, place)
-        names = set(self.names())
 
         def resolve(relation: Relation) -> TableSchema | None:
-            if TableName(relation.schema, relation.name) not in names:
+            """A table that is followed keeps its name here, whatever name it has got."""
+            table = _KNOWN.get((os.getpid(), self), {}).get(str(relation.oid))
+            if table is None and not select_tables(self.patterns, [TableName(relation.schema, relation.name)]):
                 return None
 
             def schema(connection: Connection) -> TableSchema:
                 with translating(f"reading the schema of {relation.name}"), connection.cursor() as cursor:
                     refuse_deferrable_keys(cursor, [relation.oid], self.slot)
-                    return relation_schema(cursor, relation, self.types)
+                    return relation_schema(cursor, relation, self.types, table)
 
-            return self._narrowed(self._with(schema, "log"))
+            try:
+                return self._narrowed(self._with(schema, "log"))
+            except PreconditionFailed:
+                # one that nobody follows is passed over; of one that is followed, the rows must be dumped again
+                found = None if table is None else self._describe([table], "log").get(table)
+                return found and Unidentified(found.table, found.columns, found.key, str(relation.oid))
 
         decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
         return PostgresLog(self.address, self.slot, self.publication, position, decoder)
@@ -217,6 +227,9 @@ class Postgres(Relational[Connection]):
 
     def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
         return self._snapshot().hidden(xids)
+
+    def _running(self) -> tuple[int, ...]:
+        return tuple(int(x) & 0xFFFFFFFF for x in self._snapshot().running)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot.parse(*self._ask("select pg_catalog.pg_current_snapshot()::text"))

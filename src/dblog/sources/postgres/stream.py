@@ -111,6 +111,10 @@ class PostgresLog:
     def heard(self) -> float:
         return self._replication.heard
 
+    def redefined(self) -> bool:
+        redefined, self._decoder.redefined = self._decoder.redefined, False
+        return redefined
+
     def acknowledge(self, position: int) -> None:
         self._acknowledged = max(self._acknowledged, position)
         with translating("acknowledging the log"):

@@ -1,0 +1,196 @@
+"""What is true of the followed tables now, and which others there are to follow.
+
+A table is known by its OID, which its name does not tell: names come and go, and the log of a publication goes on under
+any name. What gives a table rows or takes them away without a word in the log is kept as a `state`: its membership in
+the publication (a new number when it was taken out and put back, also for another column list or row filter), the
+columns of its primary key, and its partitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from psycopg2.extras import NamedTupleCursor
+
+from dblog.core.names import Pattern, select_tables
+from dblog.core.offset import Followed
+from dblog.core.schema import TableName
+from dblog.errors import PositionLost
+from dblog.sources.base import Survey
+from dblog.sources.postgres.connect import Connection, translating
+from dblog.sources.postgres.deferrable import refuse_deferrable_keys
+from dblog.sources.postgres.look import Look, Setup
+from dblog.sources.problems import Problem, refuse
+
+SetupOf = Callable[[Sequence[TableName]], Setup]
+
+# Every table that could be captured, and those of the given OIDs whatever they have become.
+_NAMES = """
+SELECT c.oid::text AS oid, n.nspname AS schema, c.relname AS name,
+       NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%%'
+           AND n.nspname NOT IN ('information_schema', 'dblog') AS candidate
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')
+"""
+
+_STATES = """
+SELECT c.oid, m.oid AS member, array_to_string((k.indkey::int2[])[0:k.indnkeyatts - 1], ',') AS key
+FROM pg_class c LEFT JOIN pg_index k ON k.indrelid = c.oid AND k.indisprimary
+LEFT JOIN pg_publication_rel m ON m.prrelid = c.oid AND m.prpubid = %s::oid
+WHERE c.oid = ANY (%s::oid[])
+"""
+
+# The partitions of tables, the last first. One that was made as a partition was empty when it became one: then its
+# description is as old as its type. ATTACH writes all its columns anew; a default writes that of its own column.
+_PARTITIONS = """
+SELECT r.root, t.relid, c.relfilenode,
+       i.xmin = y.xmin AND EXISTS (
+           SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.xmin = y.xmin
+           AND a.cmin::text::int8 - y.cmin::text::int8 <= CASE WHEN a.atthasdef THEN 1 ELSE 0 END) AS made_empty
+FROM unnest(%s::oid[]) r (root) CROSS JOIN LATERAL pg_partition_tree(r.root::regclass) t
+JOIN pg_class c ON c.oid = t.relid JOIN pg_inherits i ON i.inhrelid = t.relid JOIN pg_type y ON y.oid = c.reltype
+WHERE t.level > 0 ORDER BY age(i.xmin), t.relid DESC
+"""
+
+
+def survey(
+    connection: Connection, setup_of: SetupOf, patterns: tuple[Pattern, ...], followed: Mapping[TableName, Followed]
+) -> Survey:
+    """Look at all tables that the patterns name, and at those that are followed under whatever name they have.
+
+    Raises PreconditionFailed when the log of a followed table is incomplete, or the publication does not hold it and
+    may not be altered. A table that is not followed yet and cannot be is left out, with the reason."""
+    with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
+        cur.execute(_NAMES)
+        found = cur.fetchall()
+        names = {row.oid: TableName(row.schema, row.name) for row in found}
+        there = set(names.values())
+        wanted = select_tables(patterns, (TableName(r.schema, r.name) for r in found if r.candidate))
+        absent = [t for t in followed if t not in there]
+        kept = [t for t in followed if t in there and select_tables(patterns, [t])]
+        examined = tuple(dict.fromkeys((*wanted, *kept)))
+        look = Look(cur, setup_of(examined))
+        known = [t.oid for t in look.tables if t.oid is not None and (t.schema, t.name) in followed]
+        refuse_deferrable_keys(cur, known, look.setup.slot)
+        states = _states(look, [t for t in look.tables if t.oid is not None])
+        tables: dict[TableName, Followed] = {}
+        left_out: dict[TableName, str] = {}
+        replaced: dict[TableName, str] = {}
+        problems: list[Problem] = []
+        members = look.members()
+        for table in look.tables:
+            name = TableName(table.schema, table.name)
+            if table.oid is None:  # it has gone since it was listed: the next look sees what became of it
+                tables |= {name: followed[name]} if name in followed else {}
+                continue
+            wrong = _problems(look, table, name in members, followed=name in followed)
+            if name in followed:
+                problems += wrong
+            elif wrong:
+                left_out[name] = "; ".join(f"{p.what} (fix: {p.fix})" for p in wrong)
+                continue
+            tables[name], is_new = states[table.oid]
+            before = followed.get(name)
+            if before is not None and (why := _replaced(before, tables[name], name in members, is_new)):
+                replaced[name] = why
+        problems += look.of_publication(look.publication, [t for t in look.tables if (t.schema, t.name) in followed])
+        refuse(problems)
+    away = {t: names[i] for t in absent if (i := followed[t].identity) in names}
+    return Survey(tables, replaced, away, frozenset(t for t in absent if t not in away), left_out)
+
+
+def states(connection: Connection, setup: Setup) -> dict[TableName, Followed]:
+    """What the tables of the set-up that are published are known by now."""
+    with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
+        look = Look(cur, setup)
+        members = look.members()
+        there = [t for t in look.tables if (t.schema, t.name) in members]
+        found = _states(look, there)
+        return {TableName(t.schema, t.name): found[t.oid][0] for t in there}
+
+
+def publish(connection: Connection, setup: Setup) -> None:
+    """Add those tables of the set-up to the publication that it does not hold."""
+    with translating("adding tables to the publication"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
+        look = Look(cur, setup)
+        members = look.members()
+        for table in look.tables:
+            if table.oid is not None and (table.schema, table.name) not in members:
+                cur.execute(look.not_a_member(_publication(look), table, owned=table.owned).fix)
+
+
+def _publication(look: Look) -> Any:
+    if look.publication is None:
+        raise PositionLost(
+            f"publication {look.setup.publication!r} is gone: the log has no changes any more",
+            hint="start with a new slot and a new checkpoint, which dumps the tables again",
+        )
+    return look.publication
+
+
+def _problems(look: Look, table: Any, is_member: bool, *, followed: bool) -> list[Problem]:
+    """What keeps a table from being followed."""
+    publication = _publication(look)
+    found = [*look.of_table(table, rights=not followed), *look.of_published_part(table)]
+    if not followed:
+        found += [*look.of_deferrable(table), *look.of_publication(publication, [table])]
+    if not is_member:
+        found.append(look.not_a_member(publication, table, owned=table.owned))
+    return [p for p in found if p.fatal]
+
+
+Newer = Callable[[str], bool]
+"""Whether a table's partitions are those of a state and others that were made empty since."""
+
+
+def _states(look: Look, tables: Collection[Any]) -> dict[int, tuple[Followed, Newer]]:
+    """For each table, by OID, what it is known by."""
+    roots = [t.oid for t in tables if t.kind == "p"]
+    partitions: dict[int, list[tuple[int, bool]]] = {}
+    for part in look._all(_PARTITIONS, roots) if roots else ():
+        partitions.setdefault(part.root, []).append((_number(part.relid, part.relfilenode), part.made_empty))
+    publication = _publication(look).oid
+    found: dict[int, tuple[Followed, Newer]] = {}
+    for row in look._all(_STATES, publication, [t.oid for t in tables]):
+        mine = partitions.get(row.oid, [])
+        state = f"{row.member or f'p{publication}'}/{row.key}/{_sum(n for n, _ in mine):x}"
+        found[row.oid] = Followed(str(row.oid), state), _newer(mine)
+    return found
+
+
+def _newer(partitions: Sequence[tuple[int, bool]]) -> Newer:
+    def newer(state: str) -> bool:
+        rest = [number for number, _ in partitions]
+        for _, made_empty in partitions:
+            if f"{_sum(rest):x}" == state:
+                return True
+            if not made_empty:
+                return False
+            rest.pop(0)
+        return f"{_sum(rest):x}" == state
+
+    return newer
+
+
+def _number(*parts: int) -> int:
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8])
+
+
+def _sum(numbers: Iterable[int]) -> int:
+    """The same for the same numbers in any order."""
+    return sum(numbers) % (1 << 64)
+
+
+def _replaced(before: Followed, now: Followed, is_member: bool, newer: Newer) -> str | None:
+    """Why the rows of a followed table must be dumped again; None when the log has shown all that happened."""
+    if before.identity != now.identity:
+        return "another table has its name"
+    if not is_member:
+        return "the publication did not hold it"
+    old, new = before.state.split("/"), now.state.split("/")
+    if old[0] != new[0]:
+        return "it was taken out of the publication and put back, or was published in part"
+    if old[1] != new[1]:
+        return "its primary key has changed"
+    return None if newer(old[2]) else "its partitions have changed"
