@@ -108,6 +108,9 @@ EVENTS: list[dict[str, Any]] = [
     {"kind": "offset_committed", "position": 23_803_720, "events": 12},
     {"kind": "dump_started", "dump": "3-9f2c", "state": "running", "reason": None},
     {"kind": "dump_ended", "dump": "3-9f2c", "state": "failed", "reason": "the table is gone"},
+    {"kind": "table_joins", "table": "public.u", "reason": "it is new"},
+    {"kind": "table_renamed", "table": "public.t", "name": "public.t_old"},
+    {"kind": "table_left_out", "table": "public.v", "reason": "it has no primary key"},
 ]
 TOLD = [
     "watermark 0b6c1f7e",
@@ -119,6 +122,9 @@ TOLD = [
     "up to 0/16B3748, 12 log events",
     "dump 3-9f2c",
     "dump 3-9f2c failed: the table is gone",
+    "table public.u is followed and dumped: it is new",
+    "table public.t is called public.t_old now",
+    "table public.v is left out: it has no primary key",
 ]
 
 
@@ -126,7 +132,7 @@ class TestWatch:
     def test_every_kind_is_told_in_words(self, running: Pipeline) -> None:
         assert [e["kind"] for e in EVENTS] == list(KINDS)
         running.tell([{"at": 1_700_000_000.25, **e} for e in EVENTS])
-        lines = dblog("watch", "--no-follow").stdout.splitlines()
+        lines = dblog("watch", "--no-follow", "--last", "20").stdout.splitlines()
         assert [re.split(r" {2,}", line)[1:] for line in lines] == [
             [e["kind"], words] for e, words in zip(EVENTS, TOLD, strict=True)
         ]

@@ -107,6 +107,10 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "spool", size(now["spool_bytes"])
     if now.get("waiting"):
         yield "waiting", Text(str(now["waiting"]), "yellow")
+    if now.get("joining"):
+        yield "joining", Text(f"{', '.join(now['joining'])}: when open transactions have ended", "yellow")
+    for table, why in now.get("left_out", {}).items():
+        yield "left out", Text(f"{table}: {why}", "yellow")
 
 
 def _slot(health: dict[str, Any]) -> Text:

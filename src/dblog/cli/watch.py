@@ -40,10 +40,19 @@ KINDS = {
     "offset_committed": "up to {position}, {events} log events",
     "dump_started": "dump {dump}",
     "dump_ended": "dump {dump} {state}{because}",
+    "table_joins": "table {table} is followed and dumped{because}",
+    "table_renamed": "table {table} is called {name} now",
+    "table_left_out": "table {table} is left out{because}",
 }
 """The kinds of events, and how each is told."""
 
-STYLES = {"row_dropped": "yellow", "dump_started": "cyan", "dump_ended": "cyan"}
+STYLES = {
+    "row_dropped": "yellow",
+    "dump_started": "cyan",
+    "dump_ended": "cyan",
+    "table_renamed": "yellow",
+    "table_left_out": "yellow",
+}
 
 
 @app.command(

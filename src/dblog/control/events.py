@@ -50,6 +50,9 @@ class Kind(StrEnum):
     offset_committed = "offset_committed"
     dump_started = "dump_started"
     dump_ended = "dump_ended"
+    table_joins = "table_joins"
+    table_renamed = "table_renamed"
+    table_left_out = "table_left_out"
 
 
 class Busy(DBLogError):

@@ -259,6 +259,8 @@ class Status(BaseModel):
     spool_bytes: int | None = None
     slot_health: SlotHealth | None = None
     waiting: str | None = Field(None, description="why no round of a dump opens now")
+    left_out: dict[str, str] = Field({}, description="tables that the patterns name and that are not followed, and why")
+    joining: list[str] = Field([], description="tables that are followed and dumped as soon as open transactions end")
 
 
 class TableDump(BaseModel):
