@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import itertools
 import errno
+import itertools
 import json
 import os
 import time

@@ -299,9 +299,10 @@ def test_a_table_whose_log_becomes_incomplete_stops_the_stream(table: OnPostgres
     agree(stream, table)
 
 
-def test_a_dropped_table_is_emptied(table: OnPostgres, query: MakeQuery) -> None:
+@pytest.mark.parametrize("watermark", ["table", "none"])
+def test_a_dropped_table_is_emptied(table: OnPostgres, query: MakeQuery, watermark: str) -> None:
     table.execute("create table u (id int primary key, n int)", "insert into u values (1, 1)")
-    stream = follow(query)
+    stream = follow(query, watermark=watermark)
     stream.catch_up()
     table.execute("drop table u")
     stream.until(lambda: not state_of(stream, "u"), seconds=15)
@@ -309,6 +310,8 @@ def test_a_dropped_table_is_emptied(table: OnPostgres, query: MakeQuery) -> None
     table.execute("create table u (id int primary key, n int)", "insert into u values (2, 2)")
     agree(stream, table, "t", "u")
     assert stream.history.count("truncate") == 1
+    table.execute("drop table t", "create table t (id int primary key, n int)", "insert into t values (3, 3)")
+    agree(stream, table, "t", "u")
 
 
 def test_a_batch_in_which_a_table_was_replaced_is_repeated_as_it_was(table: OnPostgres, query: MakeQuery) -> None:
