@@ -17,7 +17,7 @@ BATCHES = 60
 """Spark remembers the progress of its last batches, up to a hundred: to read them all is what used to be dear."""
 SETTLE_SECONDS, STRETCH_SECONDS = 8.0, 30.0
 MOST = 2.0
-"""Processor seconds per minute. docs/benchmarks.md has what was measured on a quiet machine, which is a third of it."""
+"""Processor seconds per minute. `docs/operations.md` has what was measured, which is a third of it."""
 
 
 def used(process: psutil.Process) -> dict[int, float]:
