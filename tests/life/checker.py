@@ -10,27 +10,30 @@ for each statement that empties a table. For every key of every table:
     whole    the changes of a transaction are in one batch and at one position, alone
     state    in the end the row is there if and only if the ledger says so
 
+Where a definition gave a table other rows without a word in the log, the stream may empty the table and dump it again,
+at a place of its choice. Of such a table (`loose`) a key may miss changes or be emptied; but its versions are the
+ledger's, never go back, and the last state is right.
+
 `check_attempts` compares the attempts of a batch, `check_dump` what a finished dump has covered.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Key = tuple[str, ...]
 Row = Mapping[str, str | None]
 
-PUTS = ("create", "update", "appear")
+PUTS = ("create", "update")
 EMPTY = ("delete", "truncate")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A change in the ledger. `appear` is a row that came into its table without a word in the log (with another table
-    that was given the name): only a dump can deliver it. Values are texts."""
+    """A change in the ledger. Values are texts."""
 
     version: int
     tx: int
@@ -90,20 +93,27 @@ def check(
     floor: int = 0,
     ceiling: int | None = None,
     complete: bool = True,
+    delivered: bool = False,
+    loose: Collection[str] = (),
 ) -> list[Violation]:
     """What is wrong with the events of a stream.
 
-    The stream began after everything up to version `floor` was committed and before anything above `ceiling` was.
-    `complete`: the log is delivered to its end, and no dump is running."""
+    They begin after everything up to version `floor` was committed and before anything above `ceiling` was.
+    `delivered`: the state as of `floor` has been delivered before. `complete`: the log is delivered to its end, and no
+    dump is running."""
     ceiling = floor if ceiling is None else ceiling
-    ledger = _by_key(sorted(entries, key=lambda e: e.version))
-    delivered = _by_key(events)
+    entries = sorted(entries, key=lambda e: e.version)
+    ledger, entirely = _by_key(entries), _emptied(entries)
+    histories, emptied = _by_key(events), _emptied(events)
     found: list[Violation] = []
     matched: list[tuple[Entry, Event]] = []
-    for place in sorted(ledger.keys() | delivered.keys()):
-        key = _Key(place, ledger.get(place, []), delivered.get(place, []))
-        found += key.check(floor, ceiling, complete)
-        matched += key.matched
+    for place in sorted(ledger.keys() | histories.keys()):
+        key = _Key(place, ledger.get(place, entirely[place[0]]), histories.get(place, emptied[place[0]]), delivered)
+        if place[0] in loose:
+            found += key.check_loosely(floor, complete)
+        else:
+            found += key.check(floor, ceiling, complete)
+            matched += key.matched
     return [*found, *_order(events), *_whole(matched)]
 
 
@@ -124,12 +134,24 @@ def _by_key(things: Iterable[Any]) -> dict[tuple[str, Key], list[Any]]:
     return result
 
 
+def _emptied(things: Iterable[Any]) -> dict[str, list[Any]]:
+    """What empties each table: the whole history of a key with which nothing else happens."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    for thing in things:
+        if thing.key is None:
+            found[thing.table].append(thing)
+    return found
+
+
 class _Key:
     """The two histories of one key."""
 
-    def __init__(self, place: tuple[str, Key], ledger: Sequence[Entry], events: Sequence[Event]) -> None:
+    def __init__(
+        self, place: tuple[str, Key], ledger: Sequence[Entry], events: Sequence[Event], delivered: bool
+    ) -> None:
         self.table, self.key = place
         self.ledger, self.events = ledger, events
+        self._delivered = delivered
         self.matched: list[tuple[Entry, Event]] = []
 
     def check(self, floor: int, ceiling: int, complete: bool) -> list[Violation]:
@@ -143,13 +165,11 @@ class _Key:
         """Go through the events with a finger on the ledger: everything before `done` is delivered, or was committed
         before the stream began."""
         done, matched = begin, []
-        there = False  # whether the target has a row
+        there = self._delivered and self._live(begin)  # whether the target has a row
         for n, event in enumerate(self.events):
             if event.op == "read":
                 problem = self._read(event, done)
                 there = True
-                if problem is None:
-                    done = max(done, self._index(event.version) + 1)
             elif event.op == "truncate":
                 if not self._live(done):  # nothing to take away: neither of the two need say so
                     there = False
@@ -178,17 +198,33 @@ class _Key:
             return [self._violation(wrong, len(self.events), len(self.ledger))], matched
         return [], matched
 
+    def check_loosely(self, floor: int, complete: bool) -> list[Violation]:
+        last = sum(e.version <= floor for e in self.ledger)
+        there, highest = self._delivered and self._live(last), -1
+        for n, event in enumerate(self.events):
+            there = event.op not in EMPTY
+            if not there:
+                continue
+            index = self._index(event.version)
+            problem = f"version {event.version} is not in the ledger" if index < 0 else None
+            if index >= 0 and event.version < highest:
+                problem = f"version {event.version} is delivered behind version {highest}"
+            problem = problem or _values(self.ledger[index], event, every=False)
+            if problem is not None:
+                return [self._violation(problem, n, index)]
+            highest = event.version
+        lives = self._live(len(self.ledger))
+        if complete and lives != there:
+            wrong = "the row is missing" if lives else "the row is delivered and gone from the source"
+            return [self._violation(wrong, len(self.events), len(self.ledger))]
+        return []
+
     def _live(self, done: int) -> bool:
         return done > 0 and done <= len(self.ledger) and self.ledger[done - 1].op in PUTS
 
     def _next(self, done: int, *, skip_truncates: bool = False) -> int:
         """The next entry that the log must show."""
-        while done < len(self.ledger):
-            op = self.ledger[done].op
-            if op == "appear":
-                skip_truncates = False  # from here on the key has a row
-            elif op != "truncate" or not skip_truncates:
-                return done
+        while skip_truncates and done < len(self.ledger) and self.ledger[done].op == "truncate":
             done += 1
         return done
 
@@ -218,7 +254,7 @@ class _Key:
         if index < done - 1:
             wrong = "brings a deleted row back" if self.ledger[done - 1].op in EMPTY else "is stale"
             return f"the dump row {wrong}: the log had reached {self.ledger[done - 1]}"
-        if index >= done and self._next(done, skip_truncates=not self._live(done)) <= index:
+        if index >= done:
             return "the dump row is ahead of the log"
         return _values(self.ledger[index], event)
 
@@ -229,11 +265,11 @@ class _Key:
         return Violation(what, self.table, self.key, *near)
 
 
-def _values(entry: Entry, event: Event) -> str | None:
+def _values(entry: Entry, event: Event, *, every: bool = True) -> str | None:
     """Whether the event has the values of the entry. A dump may have read the row under a later definition."""
     row, expected = event.row or {}, entry.row or {}
     names = set(row) | set(event.unchanged)
-    if event.op != "read" and names != set(expected):
+    if every and event.op != "read" and names != set(expected):
         return f"version {entry.version} has the columns {sorted(expected)}, delivered are {sorted(names)}"
     wrong = {c: (expected[c], row[c]) for c in row if c in expected and row[c] != expected[c]}
     return f"version {entry.version} has other values (ledger, delivered): {wrong}" if wrong else None

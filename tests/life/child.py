@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import dblog.planner
 import dblog.sources.mysql.source
-import dblog.sources.postgres.source  # noqa: F401
+import dblog.sources.postgres.source
 from dblog.errors import DBLogError
 from dblog.spark.options import read_options
 from dblog.spark.source import ChangeReader, DBLogSource, Lane
@@ -36,8 +36,8 @@ def serve(pipe: Connection, given: dict[str, str]) -> None:
         try:
             pipe.send(("ok", getattr(reader, name)(*args)))
         except DBLogError as error:
-            pipe.send(("error", (type(error).__name__, error.message, error.hint)))
-        except BaseException:  # noqa: BLE001
+            pipe.send(("error", (type(error).__name__, error.message, error.hint, error.retryable)))
+        except BaseException:
             pipe.send(("crash", traceback.format_exc()))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from tests.life.life import Failure, Life
-from tests.life.repertoire import STEPS, Step, planned
+from tests.life.repertoire import Step, named, planned
 from tests.life.stream import Crashed, Stopped
 from tests.life.writers import Dice
 
@@ -18,7 +18,8 @@ def live(
     *,
     steps: int,
     seconds: float,
-    only: Iterable[str] | None = None,
+    only: Iterable[str] = (),
+    also: Iterable[str] = (),
     say: Callable[[str], None] = print,
 ) -> Life:
     """Run a life to its end. Raises Failure, with everything that is needed to understand and to repeat it."""
@@ -27,7 +28,7 @@ def live(
     taken: list[str] = []
     try:
         say(f"         {life.settings}, {life.writers.count} writers, {life.writers.pause} s apart")
-        for number, (step, own) in enumerate(islice(planned(server, seed, only), steps)):
+        for number, (step, own) in enumerate(islice(planned(server, seed, only, also), steps)):
             at = time.monotonic() - life.began
             if at > seconds:
                 break
@@ -43,8 +44,7 @@ def live(
         return life
     except (Failure, Crashed) as error:
         again = f"python -m tests.life --server {server} --seed {seed} --steps {len(taken)}"
-        if only is not None:
-            again += "".join(f" --only '{name}'" for name in only)
+        again += "".join(f" --only '{name}'" for name in only) + "".join(f" --also '{name}'" for name in also)
         told = "\n".join(taken[-40:])
         raise Failure(
             f"{error}\n\nsteps of the life on {server} with seed {seed} (the last {len(taken[-40:])}):\n{told}\n\n"
@@ -64,14 +64,16 @@ def take(life: Life, step: Step, seed: int) -> None:
             return
         except Stopped as error:
             life.stopped(error)
-            if step is not STEPS["settle"]:
+            if step.name != "settle":
                 return
+        finally:
+            life.wait()
 
 
 def end(life: Life) -> None:
     """The last comparison, and one more with every column after a dump of everything."""
-    take(life, STEPS["settle"], 0)
-    take(life, STEPS["dump all tables"], 0)
+    take(life, named("settle", life.server_name), 0)
+    take(life, named("dump all tables", life.server_name), 0)
     while True:
         try:
             life.settle(whole=True)
@@ -80,10 +82,12 @@ def end(life: Life) -> None:
             life.stopped(error)
 
 
-def run(server: str, seed: int, *, steps: int, seconds: float, only: Iterable[str] | None = None) -> bool:
+def run(
+    server: str, seed: int, *, steps: int, seconds: float, only: Iterable[str] = (), also: Iterable[str] = ()
+) -> bool:
     """Whether a life went well; prints what it does."""
     try:
-        live(server, seed, steps=steps, seconds=seconds, only=only, say=lambda line: print(line, flush=True))
+        live(server, seed, steps=steps, seconds=seconds, only=only, also=also, say=lambda line: print(line, flush=True))
     except Failure as failure:
         print(f"\nFAILED: {failure}", flush=True)
         return False

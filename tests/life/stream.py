@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any
 
 from tests.life.checker import Event, Violation, check_attempts
 
+START_SECONDS = 60.0
 PATIENCE = 90.0
 """How long the child may take for one call before it counts as hanging, in seconds."""
 
@@ -24,9 +26,9 @@ PATIENCE = 90.0
 class Stopped(Exception):
     """The stream ended with an error of the product's own."""
 
-    def __init__(self, kind: str, message: str, hint: str | None) -> None:
+    def __init__(self, kind: str, message: str, hint: str | None, retryable: bool) -> None:
         super().__init__(f"{kind}: {message}" + (f" (hint: {hint})" if hint else ""))
-        self.kind, self.message, self.hint = kind, message, hint
+        self.kind, self.message, self.hint, self.retryable = kind, message, hint, retryable
 
 
 class Crashed(Exception):
@@ -74,7 +76,7 @@ class Stream:
         """The highest version that was delivered in the table of fences."""
         self._child: _Child | None = None
 
-    # -- processes ---------------------------------------------------------------------------------------------
+    # -- processes ------------------------------------------------------------------------------------------
 
     @property
     def child(self) -> _Child:
@@ -96,12 +98,20 @@ class Stream:
             self.kill()
 
     def call(self, name: str, *args: Any, kill_after: float | None = None) -> Any:
-        """Ask the child. With `kill_after`, kill it when that many seconds are over, and raise `Killed`."""
-        try:
-            return self.child.call(name, *args, kill_after=kill_after)
-        except (Stopped, Crashed, Killed):
-            self.kill()
-            raise
+        """Ask the child. With `kill_after`, kill it when that many seconds are over, and raise `Killed`. A stream that
+        cannot start, because the server is away, is started again."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            child = self.child
+            try:
+                return child.call(name, *args, kill_after=kill_after)
+            except (Stopped, Crashed, Killed) as error:
+                self.kill()
+                if not (isinstance(error, Stopped) and error.retryable and not child.answered):
+                    raise
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def lose_spool(self) -> None:
         """Kill the process and lose its local disk."""
@@ -109,7 +119,7 @@ class Stream:
         shutil.rmtree(self.given["spool"], ignore_errors=True)
         self.recording.staged_lost = True
 
-    # -- batches -----------------------------------------------------------------------------------------------
+    # -- batches --------------------------------------------------------------------------------------------
 
     @property
     def start(self) -> dict[str, Any] | None:
@@ -174,7 +184,7 @@ class _Child:
         self._process.start()
         theirs.close()
         self.pid = self._process.pid
-        self._open = False
+        self.answered = False
 
     def send(self, name: str, *args: Any) -> None:
         self._pipe.send((name, args))
@@ -190,6 +200,7 @@ class _Child:
             raise Stopped(*result)
         if said == "crash":
             raise Crashed(result)
+        self.answered = True
         return result
 
     def call(self, name: str, *args: Any, kill_after: float | None = None) -> Any:

@@ -70,6 +70,12 @@ class Table:
     extra: str = ""
     """What stands behind the columns when the table is created."""
     rows: dict[Id, Values] = field(default_factory=dict)
+    elsewhere: str | None = None
+    """The name that the table has at the moment in the database, where that is another one."""
+
+    @property
+    def at(self) -> str:
+        return self.elsewhere or self.name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +92,9 @@ class Table:
         kinds = {"id": "int", "k": types["key"], "version": "bigint not null"}
         columns = [f"{c} {kinds[c]}" for c in (*self.key, "version")]
         columns += [f"{c} {types[kind]}" for c, kind in self.columns.items()]
-        return f"create table {name or self.name} ({', '.join(columns)}, primary key ({', '.join(self.key)})){self.extra}"
+        return (
+            f"create table {name or self.name} ({', '.join(columns)}, primary key ({', '.join(self.key)})){self.extra}"
+        )
 
 
 TYPES = {
@@ -170,7 +178,7 @@ class World:
                 if kind == "large":
                     self.database.execute(f"alter table {name or table.name} alter {column} set storage external")
 
-    # -- versions ----------------------------------------------------------------------------------------------
+    # -- versions -------------------------------------------------------------------------------------------
 
     def next_version(self) -> int:
         with self._lock:
@@ -199,10 +207,12 @@ class World:
         """No version above this one exists."""
         return self._last
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
-    def ledger(self) -> list[Entry]:
-        rows = self.database.execute(f"select version, tx, tab, op, k, r from {LEDGER} order by version")
+    def ledger(self, after: int = 0) -> list[Entry]:
+        """The entries with a version above `after`."""
+        sql = f"select version, tx, tab, op, k, r from {LEDGER} where version > {after} order by version"
+        rows = self.database.execute(sql)
         return [
             Entry(version, tx, table, op, None if key is None else tuple(json.loads(key)), row and json.loads(row))
             for version, tx, table, op, key, row in rows
@@ -210,7 +220,7 @@ class World:
 
     def read(self, table: Table) -> dict[Id, Values]:
         """What the source has in a table now."""
-        rows = self.database.execute(f"select {', '.join(table.names)} from {table.name}")
+        rows = self.database.execute(f"select {', '.join(table.names)} from {table.at}")
         found = [dict(zip(table.names, row, strict=True)) for row in rows]
         return {tuple(row.pop(k) for k in table.key): row for row in found}
 
@@ -229,7 +239,7 @@ class World:
             ((highest,),) = self.database.execute(f"select coalesce(max(version), 0) from {LEDGER}")
             self._versions = itertools.count(max(self._last, highest) + 1)
 
-    # -- writing -----------------------------------------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------------------------------
 
     def session(self) -> Any:
         if isinstance(self.database, OnPostgres):
@@ -249,7 +259,10 @@ class World:
                     act(tx)
                     return tx.commit()
                 except Undo:
-                    session.rollback()
+                    try:
+                        session.rollback()
+                    except GONE:
+                        session.close()  # the server has rolled it back
                     return False
                 except GONE as error:
                     if self._known(session, error):
@@ -277,7 +290,7 @@ class World:
                 for name, key in keys:
                     table = self.tables[name]
                     columns = ", ".join(table.names[len(table.key) :])
-                    row = session.execute(f"select {columns} from {name} where {table.match}", key)
+                    row = session.execute(f"select {columns} from {table.at} where {table.match}", key)
                     table.rows.pop(key, None)
                     if row:
                         table.rows[key] = dict(zip(table.names[len(table.key) :], row[0], strict=True))
@@ -289,7 +302,7 @@ class World:
                 time.sleep(0.1)
 
     def fence(self) -> int:
-        """Commit one more change to a followed table; its version. What was committed before is before it in the log."""
+        """Commit one more change to a followed table; its version. Earlier commits are before it in the log."""
         session = Session(self)
         versions: list[int] = []
 
@@ -302,17 +315,25 @@ class World:
         session.close()
         return versions[-1]
 
-    def note(self, op: str, table: str, rows: dict[Id, Values] | None = None) -> None:
-        """Enter something into the ledger that a definition did to a whole table: in a transaction of its own."""
-        session, tx = Session(self), self.begin()
-        entries = [Entry(self.next_version(), tx, table, op)] if rows is None else []
-        for key, row in (rows or {}).items():
-            text = {c: as_text(v) for c, v in row.items()}
-            entries.append(Entry(row["version"] if op == "appear" else self.next_version(), tx, table, op, key, text))
-        session.note(entries)
-        session.commit()
-        session.close()
+    def note_emptied(self, table: Table, session: Session | None = None) -> None:
+        """Enter into the ledger that a table was emptied, in the transaction of the session or in one of its own."""
+        tx = self.begin()
+        writer = session or Session(self)
+        writer.note([Entry(self.next_version(), tx, table.name, "truncate")])
+        writer.commit()
+        table.rows = {}
+        if session is None:
+            writer.close()
         self.end(tx)
+
+    def note_rows(self, table: Table, op: str, rows: dict[Id, Values | None]) -> None:
+        """Enter changes into the ledger that a definition has made."""
+        tx = Transaction(self, session := Session(self))
+        for key, row in rows.items():
+            tx.changed(table.name, op, key, row)
+        tx.commit()
+        session.close()
+        self.end(tx.number)
 
 
 class Undo(Exception):
@@ -395,9 +416,9 @@ class Transaction:
             part = some[n : n + 200]
             places = ", ".join(["(" + ", ".join(["%s"] * len(t.names)) + ")"] * len(part))
             flat = [v for key, row in part for v in (*key, *row.values())]
-            self.sql(f"insert into {table} ({', '.join(t.names)}) values {places}", flat)
+            self.sql(f"insert into {t.at} ({', '.join(t.names)}) values {places}", flat)
         for key, row in some:
-            self._changed(table, "create", key, row)
+            self.changed(table, "create", key, row)
 
     def update(self, table: str, key: Id, **values: Any) -> None:
         t = self._world.tables[table]
@@ -405,17 +426,18 @@ class Transaction:
         assert old is not None
         values = {"version": self._world.next_version(), **values}
         sets = ", ".join(f"{c} = %s" for c in values)
-        count = self.sql(f"update {table} set {sets} where {t.match}", (*values.values(), *key))
+        count = self.sql(f"update {t.at} set {sets} where {t.match}", (*values.values(), *key))
         assert count == 1, f"{table} {key} is not there: the model is wrong"
-        self._changed(table, "update", key, {**old, **values})
+        self.changed(table, "update", key, {**old, **values})
 
     def put(self, table: str, key: Id, **values: Any) -> None:
         (self.insert if self.row(table, key) is None else self.update)(table, key, **values)
 
     def delete(self, table: str, key: Id) -> None:
-        count = self.sql(f"delete from {table} where {self._world.tables[table].match}", key)
+        t = self._world.tables[table]
+        count = self.sql(f"delete from {t.at} where {t.match}", key)
         assert count == 1, f"{table} {key} is not there: the model is wrong"
-        self._changed(table, "delete", key, None)
+        self.changed(table, "delete", key, None)
 
     def move(self, table: str, key: Id, to: Id, **values: Any) -> None:
         """Change the key of a row; in the log this is a delete and a create."""
@@ -425,10 +447,10 @@ class Transaction:
         self._note(table, "delete", key, None)
         values = {"version": self._world.next_version(), **values}
         sets = ", ".join(f"{c} = %s" for c in (*t.key, *values))
-        count = self.sql(f"update {table} set {sets} where {t.match}", (*to, *values.values(), *key))
+        count = self.sql(f"update {t.at} set {sets} where {t.match}", (*to, *values.values(), *key))
         assert count == 1, f"{table} {key} is not there: the model is wrong"
         self._rows[table, key] = None
-        self._changed(table, "create", to, {**row, **values})
+        self.changed(table, "create", to, {**row, **values})
 
     def savepoint(self) -> None:
         self.sql(f"savepoint s{len(self._saved)}")
@@ -448,7 +470,8 @@ class Transaction:
                 rows[key] = row
         return True
 
-    def _changed(self, table: str, op: str, key: Id, row: Values | None) -> None:
+    def changed(self, table: str, op: str, key: Id, row: Values | None) -> None:
+        """Remember a change that a statement has made."""
         self._rows[table, key] = row
         self._note(table, op, key, row)
 

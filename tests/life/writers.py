@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.life.world import FENCE, Id, Session, Transaction, Undo, Values, World, large
 
@@ -42,6 +43,8 @@ class Dice(random.Random):
             if kind == "large":
                 if self.random() < (0.7 if new else 0.15):
                     found[column] = large(self.randint(1, 60)) if self.random() < 0.9 else None
+            elif kind == "reference":
+                pass
             elif kind == "int":
                 found[column] = self.randint(-1000, 1000)
             elif new or self.random() < 0.5:
@@ -97,7 +100,7 @@ def chain(dice: Dice) -> Act:
         table, last = keys[-1]
         if tx.row(table, last) is not None:
             tx.delete(table, last)
-        for (_, a), (_, b) in reversed(list(zip(keys, keys[1:], strict=False))):
+        for (_, a), (_, b) in reversed(list(pairwise(keys))):
             if tx.row(table, a) is not None:
                 tx.move(table, a, b)
         if dice.random() < 0.3 and len(keys) > 1 and tx.row(table, keys[1][1]) is not None:
@@ -179,9 +182,12 @@ def many(dice: Dice) -> Act:
     def act(tx: Transaction) -> None:
         new = [key for key in keys if tx.row(table, key) is None]
         old = [key for key in keys if tx.row(table, key) is not None]
-        tx.insert_many(table, {key: {**dice.values(table, new=True), "big": None} for key in new})
+        tx.insert_many(table, {key: small(dice.values(table, new=True)) for key in new})
         for key in old[:300]:
-            tx.delete(table, key) if deleted else tx.update(table, key, n=dice.randint(0, 9))
+            tx.delete(table, key) if deleted else tx.update(table, key, **small(dice.values(table, new=False)))
+
+    def small(values: Values) -> Values:
+        return {c: v for c, v in values.items() if t.columns[c] != "large"}
 
     return act
 
@@ -277,7 +283,7 @@ class Group:
                         self._busy -= 1
                         self._condition.notify_all()
                         self._condition.wait_for(lambda: self._ended, dice.expovariate(1 / self.pause))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self.world.failed.append(error)
         finally:
             session.close()

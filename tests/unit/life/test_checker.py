@@ -1,4 +1,4 @@
-"""The checker of the random lives finds every way in which a stream can be wrong: each broken history here is caught."""
+"""The checker of the random lives finds every way in which a stream can be wrong: each broken history is caught."""
 
 from __future__ import annotations
 
@@ -146,18 +146,35 @@ def test_a_truncate_takes_all_keys_of_its_table() -> None:
     assert "lost in front of version 4" in wrong([*events[:2], events[3]], ledger, floor=0)
     late = [*events[:2], events[3], replace(events[2], batch=4, at=(499, 0))]
     assert wrong(late, ledger, floor=0)
+    assert wrong(events[2:], ledger, floor=2, delivered=True) == "", "also the keys that have no event of their own"
     again = [*events[:3], replace(events[2], at=(299, 0)), events[3]]
     assert wrong(again, ledger, floor=0) == "", "a table that is empty may be emptied again"
 
 
-def test_a_row_that_appears_without_a_log_must_come_by_a_dump() -> None:
-    ledger = [put(1, "create"), Entry(2, 2, "t", "truncate"), put(3, "appear"), put(4)]
-    taken = [change(0, ledger[0]), change(1, ledger[1])]
-    assert wrong([*taken, dumped(1, ledger[2], "repair"), change(2, ledger[3])], ledger, floor=0) == ""
-    assert wrong([*taken, change(2, ledger[3])], ledger, floor=0) == "", "the dump row was dropped for the update"
-    assert "row is missing" in wrong(taken, ledger[:3], floor=0)
-    early = [change(0, ledger[0]), dumped(0, ledger[2], "repair"), change(1, ledger[1])]
-    assert "ahead of the log" in wrong(early, ledger[:3], floor=0)
+def test_events_may_go_on_from_a_state_that_was_delivered() -> None:
+    ledger = [put(1, "create"), put(2)]
+    assert wrong([change(1, ledger[1])], ledger, floor=1, delivered=True) == ""
+    assert wrong([], ledger[:1], floor=1, delivered=True) == ""
+    assert "the row is missing" in wrong([], ledger[:1], floor=1)
+    assert "never delivered" in wrong([], ledger, floor=1, delivered=True)
+
+
+def test_a_table_that_got_other_rows_may_be_emptied_and_dumped_but_never_goes_back() -> None:
+    ledger = [put(1, "create"), put(2), put(3), put(4, "create", key=M), Entry(5, 5, "t", "delete", M)]
+    emptied = Event(1, "t", "truncate", (150, 0))
+    first, last = change(0, ledger[0]), dumped(1, ledger[2], "repair")
+
+    def found(*events: Event) -> str:
+        return wrong(list(events), ledger, floor=0, loose={"t"})
+
+    assert found(first, emptied, last) == ""
+    assert found(first, last) == ""
+    assert "row is missing" in found(first, emptied)
+    assert "gone from the source" in found(first, last, change(2, ledger[3]))
+    assert "behind version 3" in found(last, change(2, ledger[1]))
+    assert "other values" in found(first, replace(last, row={"version": "3", "n": "0"}))
+    assert "not in the ledger" in found(first, replace(last, row={"version": "9", "n": "90"}))
+    assert "does not grow" in found(first, replace(last, at=(1, 0)))
 
 
 def test_attempts_of_a_batch_must_be_the_same() -> None:
