@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test thorough lakes demo example bench clean
+.PHONY: help install format lint types unit check test thorough chaos lakes demo example bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -47,6 +47,9 @@ test: lint types ## Lint, types and all tests, on every server there is
 
 thorough: ## The same, and on the second server of a kind what is the same there (optional)
 	$(MAKE) test MORE=--thorough
+
+chaos: $(INSTALLED) ## Live random lives against a ledger: SEED=7 MINUTES=5 SERVER=pg18 (optional)
+	$(BIN)/python -m tests.life $(if $(SERVER),--server $(SERVER)) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),5)
 
 lakes: $(INSTALLED) ## Test Delta, Iceberg and Declarative Pipelines, on the PySpark that each is built for (optional)
 	$(WITH_JAVA) scripts/lakes.sh $(VENV)

@@ -158,7 +158,7 @@ class _Key:
         first = sum(e.version <= floor for e in self.ledger)
         last = sum(e.version <= ceiling for e in self.ledger)
         attempts = [self._walk(begin, complete) for begin in range(first, last + 1)]
-        found, self.matched = next((a for a in attempts if not a[0]), attempts[0])
+        found, self.matched = next((a for a in attempts if not a[0]), max(attempts, key=lambda a: len(a[1])))
         return found
 
     def _walk(self, begin: int, complete: bool) -> tuple[list[Violation], list[tuple[Entry, Event]]]:

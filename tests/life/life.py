@@ -118,7 +118,8 @@ class Life:
             server = QuickPostgres("wheel" if self.server_name == "pg18" else "debian", settings=settings)
             database: AnyDatabase = OnPostgres(server.start(), name)
         else:
-            database = OnMySQL(mysql_server_of(self.server_name).start(), name)
+            settings = {"innodb_flush_log_at_trx_commit": "2"}
+            database = OnMySQL(mysql_server_of(self.server_name, **settings).start(), name)
         database.create()
         return database
 
@@ -239,18 +240,18 @@ class Life:
         """Compare what was delivered since the last comparison with the ledger, and the state with the source."""
         epoch, recording = self.epoch, self.stream.recording
         reached, source = self.world.reached, self.world.state()
-        events = [event for event in recording.events if event.table in self.world.tables]
-        since = events[epoch.compared :]
-        if epoch.state is None:
-            ledger = self.world.ledger()
-            found = check(ledger, since, floor=epoch.floor, ceiling=epoch.ceiling, loose=epoch.loose)
-        else:
-            known = [
-                Entry(int(row["version"] or 0), 0, table, "create", key, row)
-                for (table, key), row in epoch.state.items()
-            ]
-            ledger = [*known, *self.world.ledger(epoch.floor)]
-            found = check(ledger, since, floor=epoch.floor, loose=epoch.loose, delivered=True)
+        delivered = recording.events
+        events = [event for event in delivered if event.table in self.world.tables]
+        since = [event for event in delivered[epoch.compared :] if event.table in self.world.tables]
+        first = epoch.state is None
+        ledger = self.world.ledger(0 if first else epoch.floor)
+        ledger += [
+            Entry(int(row["version"] or 0), 0, table, "create", key, row)
+            for (table, key), row in (epoch.state or {}).items()
+        ]
+        ledger = [entry for entry in ledger if entry.table in self.world.tables]
+        ceiling = epoch.ceiling if first else epoch.floor
+        found = check(ledger, since, floor=epoch.floor, ceiling=ceiling, loose=epoch.loose, delivered=not first)
         found = [*recording.violations, *found, *check_state(applied(events), source, whole=whole)]
         for asked in epoch.asked:
             if not asked.done:
@@ -262,7 +263,7 @@ class Life:
         )
         if found:
             raise Failure("\n".join(map(str, found[:4])))
-        epoch.state, epoch.floor, epoch.compared = dict(source), reached, len(events)
+        epoch.state, epoch.floor, epoch.compared = dict(source), reached, len(delivered)
         epoch.loose.clear()
         epoch.defined.clear()
         self.mend()

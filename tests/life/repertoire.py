@@ -72,7 +72,8 @@ REPERTOIRE = (
     Step(definitions.drop_a_column, 3),
     Step(definitions.rename_a_column, 3),
     Step(definitions.change_a_type, 3),
-    Step(definitions.truncate, 3),
+    Step(definitions.truncate, 3, POSTGRES),
+    Step(definitions.truncate, 3, BINLOG, on=False),
     Step(definitions.change_the_replica_identity, 3, POSTGRES),
     # definitions that give a table other rows
     Step(definitions.drop_and_create_again, 2, POSTGRES, LOST),

@@ -1,0 +1,21 @@
+"""Random lives on real servers, for less than a minute each; `make chaos` lives longer, and others."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.life.life import SERVER_NAMES
+from tests.life.run import live
+
+SEED = int(os.environ.get("DBLOG_LIFE_SEED", "1"))
+SECONDS = 35.0
+"""No step begins after this time; then everything is delivered and compared."""
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("server", [name for name in ("pg18", "mariadb", "mysql") if name in SERVER_NAMES])
+def test_everything_that_a_random_life_delivers_is_what_its_writers_wrote(server: str) -> None:
+    live(server, SEED, steps=150, seconds=SECONDS)
