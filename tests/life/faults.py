@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 
 import pymysql.err
@@ -145,3 +146,35 @@ def freeze_the_server(life: Life, dice: Dice) -> None:
     life.later(dice.uniform(0.2, 0.6), lambda: process.send_signal(signal.SIGCONT))
     for _ in range(2):
         life.stream.step()
+
+
+def stick_commits(life: Life, dice: Dice) -> None:
+    """For a while commits are in the log and nobody sees them: they wait for a standby or a replica that is away."""
+    hold, release = _sticking(life)
+    hold()
+    life.later(dice.uniform(0.5, 1.5), release)
+    for _ in range(dice.randint(2, 8)):
+        life.stream.step()
+    if dice.random() < 0.3:
+        life.stream.kill()
+        life.stream.step()
+
+
+def _sticking(life: Life) -> tuple[Callable[[], object], Callable[[], object]]:
+    database = life.database
+    if life.on_postgres:
+        reload = "select pg_reload_conf()"
+        return (
+            lambda: database.execute("alter system set synchronous_standby_names = 'absent'", reload),
+            lambda: database.execute("alter system reset synchronous_standby_names", reload),
+        )
+    mariadb = life.server_name != "mysql"
+    prefix = "rpl_semi_sync_master" if mariadb else "rpl_semi_sync_source"
+    alone = "wait_no_slave" if mariadb else "wait_no_replica"
+    if not mariadb and not database.execute(f"show variables like '{prefix}_enabled'"):
+        database.execute("install plugin rpl_semi_sync_source soname 'semisync_source.so'")
+    names = ("timeout = 600000", "wait_point = AFTER_SYNC", f"{alone} = ON", "enabled = ON")
+    return (
+        lambda: database.execute(*(f"set global {prefix}_{name}" for name in names)),
+        lambda: database.execute(f"set global {prefix}_enabled = OFF"),
+    )

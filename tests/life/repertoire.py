@@ -20,6 +20,9 @@ MYSQL = ("mysql",)
 BINLOG = (*MARIADB, *MYSQL)
 EVERY = (*POSTGRES, *BINLOG)
 
+EMPTIED_IN_ORDER = False
+"""Whether the log of MySQL and MariaDB comes in order where a statement empties a table between two changes of it."""
+
 LOST = ("PositionLost",)
 REFUSED = ("PreconditionFailed", "PositionLost")
 
@@ -61,6 +64,7 @@ REPERTOIRE = (
     Step(faults.end_all_sessions, 4),
     Step(faults.crash_the_server, 2),
     Step(faults.freeze_the_server, 2),
+    Step(faults.stick_commits, 3),
     # dumps
     Step(dumps.dump_all_tables, 4),
     Step(dumps.dump_tables, 6),
@@ -73,21 +77,21 @@ REPERTOIRE = (
     Step(definitions.rename_a_column, 3),
     Step(definitions.change_a_type, 3),
     Step(definitions.truncate, 3, POSTGRES),
-    Step(definitions.truncate, 3, BINLOG, on=False),
+    Step(definitions.truncate, 3, BINLOG, on=EMPTIED_IN_ORDER),
     Step(definitions.change_the_replica_identity, 3, POSTGRES),
     # definitions that give a table other rows
     Step(definitions.drop_and_create_again, 2, POSTGRES, LOST),
-    Step(definitions.drop_and_create_again, 2, BINLOG),
+    Step(definitions.drop_and_create_again, 2, BINLOG, on=EMPTIED_IN_ORDER),
     Step(definitions.rename_there_and_back, 2, POSTGRES, LOST, on=False),
-    Step(definitions.rename_there_and_back, 2, BINLOG),
+    Step(definitions.rename_there_and_back, 2, BINLOG, on=EMPTIED_IN_ORDER),
     Step(definitions.set_schema_there_and_back, 2, POSTGRES, LOST, on=False),
-    Step(definitions.set_schema_there_and_back, 2, BINLOG),
+    Step(definitions.set_schema_there_and_back, 2, BINLOG, on=EMPTIED_IN_ORDER),
     Step(definitions.rename_another_table_in, 2, POSTGRES, LOST, on=False),
-    Step(definitions.rename_another_table_in, 2, BINLOG),
+    Step(definitions.rename_another_table_in, 2, BINLOG, on=EMPTIED_IN_ORDER),
     Step(definitions.swap_by_the_names_of_a_tool, 2, BINLOG, on=False),
     Step(definitions.detach_and_attach_a_partition, 2, POSTGRES, LOST, on=False),
     Step(definitions.truncate_a_partition, 2, POSTGRES, LOST, on=False),
-    Step(definitions.truncate_a_partition, 2, BINLOG),
+    Step(definitions.truncate_a_partition, 2, BINLOG, on=EMPTIED_IN_ORDER),
     Step(definitions.create_a_table_and_restart, 1),
     Step(definitions.create_a_table, 1, on=False),
     Step(definitions.drop_a_table_for_good, 1),

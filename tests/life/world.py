@@ -241,9 +241,11 @@ class World:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    def session(self) -> Any:
+    def session(self, *, waits: bool = False) -> Any:
+        """A connection. `waits`: on PostgreSQL, its commits wait for a standby where one is configured."""
         if isinstance(self.database, OnPostgres):
-            return psycopg2.connect(self.database.url)
+            options = "-c synchronous_commit=on" if waits else "-c synchronous_commit=local"
+            return psycopg2.connect(self.database.url, options=options)
         session = self.database.connect(autocommit=False)
         self.database._opened.remove(session)
         session.cursor().execute("set session transaction isolation level read committed")
@@ -343,14 +345,13 @@ class Undo(Exception):
 class Session:
     """A connection of a writer. It is opened when it is needed."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, *, waits: bool = False) -> None:
+        self._world, self._waits = world, waits
         self._session: Any = None
-        self.pid = 0
 
     def execute(self, sql: str, parameters: Any = None) -> Any:
         if self._session is None:
-            self._session = self._world.session()
+            self._session = self._world.session(waits=self._waits)
         with self._session.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else cursor.rowcount
@@ -375,7 +376,7 @@ class Session:
 
     def renew(self) -> None:
         self.close()
-        self._session = self._world.session()
+        self._session = self._world.session(waits=self._waits)
 
     def close(self) -> None:
         if self._session is not None:

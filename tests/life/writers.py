@@ -230,7 +230,9 @@ class Group:
         self._ended = False
         self.written = 0
         self._threads = [
-            threading.Thread(target=self._write, args=(Dice(f"{self.seed}/{n}"),), daemon=True, name=f"writer{n}")
+            threading.Thread(
+                target=self._write, args=(Dice(f"{self.seed}/{n}"), n % 2 == 0), daemon=True, name=f"writer{n}"
+            )
             for n in range(self.count)
         ]
         for thread in self._threads:
@@ -267,8 +269,8 @@ class Group:
         if self.world.failed:
             raise AssertionError("a writer failed: the test itself is wrong") from self.world.failed[0]
 
-    def _write(self, dice: Dice) -> None:
-        session = Session(self.world)
+    def _write(self, dice: Dice, waits: bool) -> None:
+        session = Session(self.world, waits=waits)
         try:
             while True:
                 with self._condition:
