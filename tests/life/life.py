@@ -31,7 +31,7 @@ from tests.proxy import Proxy
 SERVER_NAMES = [*SERVERS, *(name for name, found in MYSQL_INSTALLS.items() if found)]
 SETTLE_SECONDS = 150.0
 """How long a stream may take to deliver everything once nobody writes."""
-PIPELINE = "life"
+PIPELINE = USER = "life"
 
 
 class Failure(AssertionError):
@@ -83,6 +83,8 @@ class Life:
         self.folder = Path(tempfile.mkdtemp(prefix="dblog-life-"))
         self.epochs: list[Epoch] = []
         self.timers: list[threading.Timer] = []
+        self.replica: OnMySQL | None = None
+        self.servers = 1
         self.names = 0
         """How many names were made up; each column has one that no other ever had."""
         self.stops = 0
@@ -118,10 +120,31 @@ class Life:
             server = QuickPostgres("wheel" if self.server_name == "pg18" else "debian", settings=settings)
             database: AnyDatabase = OnPostgres(server.start(), name)
         else:
-            settings = {"innodb_flush_log_at_trx_commit": "2"}
-            database = OnMySQL(mysql_server_of(self.server_name, **settings).start(), name)
+            server = mysql_server_of(self.server_name, **self.server_settings(1)).start()
+            database = OnMySQL(server, name)
+            database.server_execute(
+                f"create user {USER}@'%' identified by '{USER}'", f"grant all on *.* to {USER}@'%' with grant option"
+            )
         database.create()
         return database
+
+    def server_settings(self, number: int) -> dict[str, str]:
+        """Of a server of MySQL or MariaDB that may have a replica, or be one."""
+        settings = {"innodb_flush_log_at_trx_commit": "2", "server_id": str(number)}
+        return settings if self.server_name == "mysql" else {**settings, "log_slave_updates": "ON"}
+
+    @property
+    def url(self) -> str:
+        """Where the stream connects to: by way of the proxy, as a user that all servers of a cluster have."""
+        login = () if self.on_postgres else (USER, USER)
+        return self.proxy.through(self.database.server.url(self.database.name, *login))
+
+    def move_to(self, database: OnMySQL) -> None:
+        """Another server has the address from now on."""
+        self.database = self.world.database = database
+        self.world.server += 1
+        self.proxy._server, self.proxy._target = database.server, ("127.0.0.1", database.server.port)
+        self.proxy.cut()
 
     def _tables(self) -> list[Table]:
         tables = [
@@ -172,7 +195,7 @@ class Life:
             self._drop_slot()
         spool = self.folder / f"spool{number}"
         stream = Stream(
-            url=self.proxy.through(self.database.url),
+            url=self.url,
             tables=f"{self.schema}.*, !{self.schema}.{LEDGER}, !{self.schema}.spare*",
             slot=PIPELINE,
             pipeline=PIPELINE,
@@ -326,6 +349,8 @@ class Life:
             except AttributeError:
                 pass
         self.database.server.stop()
+        if self.replica is not None:
+            self.replica.server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.life import definitions, dumps, faults
+from tests.life import definitions, dumps, failovers, faults
 from tests.life.life import Life
 from tests.life.writers import Dice
 
@@ -65,6 +65,11 @@ REPERTOIRE = (
     Step(faults.crash_the_server, 2),
     Step(faults.freeze_the_server, 2),
     Step(faults.stick_commits, 3),
+    # failovers
+    Step(failovers.fail_over, 1, BINLOG, on=False),
+    Step(failovers.fail_over_with_a_loss, 1, BINLOG, LOST, on=False),
+    Step(failovers.fail_over_with_errant_transactions, 1, BINLOG, LOST, on=False),
+    Step(failovers.use_several_domains, 1, MARIADB, on=False),
     # dumps
     Step(dumps.dump_all_tables, 4),
     Step(dumps.dump_tables, 6),
@@ -114,11 +119,12 @@ def named(name: str, server: str) -> Step:
 
 def planned(server: str, seed: int, only: Iterable[str] = (), also: Iterable[str] = ()) -> Iterator[tuple[Step, int]]:
     """The steps of a life, without end, each with the seed of its own choices. `only` these kinds, or those that are
-    on and `also` these."""
+    on and `also` these; `only` and `also` come more often than their weight says."""
     dice = Dice(f"steps {seed}")
     only, also = set(only), set(also)
     steps = [s for s in REPERTOIRE if server in s.servers and (s.name in only if only else s.on or s.name in also)]
+    weights = [max(s.weight, 10) if s.weight and s.name in only | also else s.weight for s in steps]
     while True:
         for _ in range(dice.randint(8, 16)):
-            yield dice.choices(steps, [s.weight for s in steps])[0], dice.randrange(1 << 30)
+            yield dice.choices(steps, weights)[0], dice.randrange(1 << 30)
         yield named("settle", server), 0

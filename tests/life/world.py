@@ -158,6 +158,10 @@ class World:
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
         self.failed: list[BaseException] = []
+        self.server = 0
+        """Grows when another server takes over: sessions with the one before are of no use."""
+        self.domains = False
+        """MariaDB: whether transactions of different tables have different GTID domains."""
 
     def create(self) -> None:
         self.database.durable()
@@ -252,12 +256,20 @@ class World:
         session.commit()
         return session
 
+    def group(self, table: str) -> int:
+        """Tables whose transactions have one GTID domain; a transaction changes tables of one group."""
+        return 0 if table == FENCE else 1 + (sorted(self.tables).index(table) % 2)
+
     def write(self, session: Session, keys: set[tuple[str, Id]], act: Callable[[Transaction], None]) -> bool:
         """Run a transaction that touches at most these keys; whether it is committed."""
         with self.locks.keys(keys):
             while True:
                 tx = Transaction(self, session)
                 try:
+                    if self.domains:
+                        session.execute(
+                            f"set session gtid_domain_id = {max([self.group(t) for t, _ in keys], default=0)}"
+                        )
                     act(tx)
                     return tx.commit()
                 except Undo:
@@ -345,13 +357,15 @@ class Undo(Exception):
 class Session:
     """A connection of a writer. It is opened when it is needed."""
 
-    def __init__(self, world: World, *, waits: bool = False) -> None:
-        self._world, self._waits = world, waits
+    def __init__(self, world: World, *, waits: bool = False, errant: bool = False) -> None:
+        """`errant`: with a replica, of which it makes a diverging one."""
+        self._world, self._waits, self._errant = world, waits, errant
         self._session: Any = None
+        self._server = world.server
 
     def execute(self, sql: str, parameters: Any = None) -> Any:
-        if self._session is None:
-            self._session = self._world.session(waits=self._waits)
+        if self._session is None or self._server != self._world.server:
+            self.renew()
         with self._session.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else cursor.rowcount
@@ -376,7 +390,10 @@ class Session:
 
     def renew(self) -> None:
         self.close()
+        self._server = self._world.server
         self._session = self._world.session(waits=self._waits)
+        if self._errant and "mariadb" in self._world.database.url.partition(":")[0]:
+            self._session.cursor().execute("set session gtid_domain_id = 99")
 
     def close(self) -> None:
         if self._session is not None:

@@ -22,6 +22,8 @@ class Dice(random.Random):
         self.world = world
         self.names = sorted(name for name in world.tables if name != FENCE)
         self.table = self.choice(self.names)
+        if world.domains:
+            self.names = [name for name in self.names if world.group(name) == world.group(self.table)]
         self.keys: set[tuple[str, Id]] = set()
         return self
 
