@@ -18,6 +18,7 @@ from dblog.errors import DBLogError
 from dblog.spark.options import read_options
 from dblog.spark.source import ChangeReader, DBLogSource, Lane
 from dblog.tasks import Emit, Log, Select
+from tests.life import sabotage
 from tests.life.checker import Event
 from tests.life.world import as_text
 
@@ -27,6 +28,8 @@ POLL_SECONDS = 0.05
 
 def serve(pipe: Connection, given: dict[str, str]) -> None:
     dblog.planner.POLL_SECONDS = POLL_SECONDS
+    if broken := given.pop("sabotage", ""):
+        sabotage.apply(broken)
     reader = Reader(given)
     while True:
         try:

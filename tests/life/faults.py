@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 import pymysql.err
 
+from tests.life import dumps
 from tests.life.life import Life
 from tests.life.stream import Killed
-from tests.life.world import GONE
+from tests.life.world import GONE, Session
 from tests.life.writers import Dice, write
 
 # -- batches and transactions -------------------------------------------------------------------------------
@@ -152,12 +154,30 @@ def stick_commits(life: Life, dice: Dice) -> None:
     """For a while commits are in the log and nobody sees them: they wait for a standby or a replica that is away."""
     hold, release = _sticking(life)
     hold()
-    life.later(dice.uniform(0.5, 1.5), release)
-    for _ in range(dice.randint(2, 8)):
+    stuck = [threading.Thread(target=_write_once, args=(life, dice.random()), daemon=True) for _ in range(3)]
+    for thread in stuck:
+        thread.start()
+    life.later(dice.uniform(0.8, 1.8), release)
+    if dice.random() < 0.7:
+        dumps.ask(life, ["a", "b", "f"])
+    for _ in range(dice.randint(4, 10)):
         life.stream.step()
     if dice.random() < 0.3:
         life.stream.kill()
         life.stream.step()
+    life.wait()
+    for thread in stuck:
+        thread.join(60)
+        assert not thread.is_alive(), "a transaction does not come to an end"
+
+
+def _write_once(life: Life, seed: float) -> None:
+    session = Session(life.world, waits=True)
+    try:
+        write(life.world, session, Dice(seed))
+    except BaseException as error:
+        life.world.failed.append(error)
+    session.close()
 
 
 def _sticking(life: Life) -> tuple[Callable[[], object], Callable[[], object]]:

@@ -71,7 +71,7 @@ class Epoch:
 class Life:
     """What the steps work with: a world, writers, a stream, and a proxy between the stream and its server."""
 
-    def __init__(self, server: str, seed: int, say: Callable[[str], None] = print) -> None:
+    def __init__(self, server: str, seed: int, say: Callable[[str], None] = print, sabotage: str = "") -> None:
         self.server_name, self.seed, self.say = server, seed, say
         self.dice = Dice(f"life {seed}")
         self.began = time.monotonic()
@@ -101,11 +101,12 @@ class Life:
                 "parallelism": self.dice.choice([1, 2, 4]),
                 "heartbeatSeconds": 1,
                 "patienceSeconds": 60,
+                "sabotage": sabotage,
             }
             if self.dice.random() < 0.3:
                 self.settings["maxRowsPerTrigger"] = self.dice.choice([20, 200])
             self.session = Session(self.world)
-            self.writers = Group(self.world, self.dice.randint(1, 4), seed, self.dice.choice([0.01, 0.03, 0.1]))
+            self.writers = Group(self.world, self.dice.randint(1, 3), seed, self.dice.choice([0.02, 0.05, 0.1]))
             self.new_epoch()
         except BaseException:
             self.close()

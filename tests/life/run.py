@@ -21,10 +21,12 @@ def live(
     only: Iterable[str] = (),
     also: Iterable[str] = (),
     say: Callable[[str], None] = print,
+    sabotage: str = "",
 ) -> Life:
-    """Run a life to its end. Raises Failure, with everything that is needed to understand and to repeat it."""
+    """Run a life to its end. Raises Failure, with everything that is needed to understand and to repeat it.
+    `sabotage` breaks the product, to see that it is found."""
     say(f"a life on {server}, seed {seed}")
-    life = Life(server, seed, say)
+    life = Life(server, seed, say, sabotage)
     taken: list[str] = []
     try:
         say(f"         {life.settings}, {life.writers.count} writers, {life.writers.pause} s apart")

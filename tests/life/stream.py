@@ -10,11 +10,13 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 from tests.life.checker import Event, Violation, check_attempts
 
@@ -181,7 +183,8 @@ class _Child:
 
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, given), daemon=True)
-        self._process.start()
+        with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
+            self._process.start()  # the first one starts the server that forks them, which loads our modules
         theirs.close()
         self.pid = self._process.pid
         self.answered = False
