@@ -12,7 +12,7 @@ from dblog.sources.mysql.connect import parse
 from tests.conftest import mysql_server_of
 from tests.families import OnMySQL
 from tests.life.life import Failure, Life
-from tests.life.world import Session, Transaction
+from tests.life.world import Id, Session, Transaction
 from tests.life.writers import Dice, write
 
 CATCH_UP_SECONDS = 60.0
@@ -58,26 +58,29 @@ def fail_over_with_errant_transactions(life: Life, dice: Dice) -> None:
     """Transactions that were made on the replica alone, in front of delivered ones in its log."""
     replica = _replica(life)
     table = life.world.tables["a"]
+
+    def update_some(tx: Transaction, some: list[Id]) -> None:
+        for key in some:
+            tx.update("a", key, **dice.values("a", new=False))
+
     with life.writers.paused():
         _wait_caught_up(life, replica)
         life.epoch.loose.add("a")
         life.epoch.defined.add("a")
         primary, rows = life.world.database, dict(table.rows)
         life.world.database = replica
+        keys = sorted(rows)[: dice.randint(1, 6)]
         session = Session(life.world, errant=True)
 
-        def errant(tx: Transaction) -> None:
-            for key in sorted(table.rows)[: dice.randint(1, 4)]:
-                tx.update("a", key, **dice.values("a", new=False))
-
-        life.world.write(session, set(), errant)
+        life.world.write(session, set(), lambda tx: update_some(tx, keys))
         session.close()
         life.world.database, table.rows = primary, rows
-        for _ in range(dice.randint(2, 6)):
-            write(life.world, life.session, dice)
+        life.world.write(life.session, {("a", key) for key in keys[::2]}, lambda tx: update_some(tx, keys[::2]))
         for _ in range(dice.randint(0, 4)):
+            write(life.world, life.session, dice)
+        for _ in range(dice.randint(0, 6)):
             life.stream.step()
-        _wait_caught_up(life, replica, errant=True)
+        _wait_caught_up(life, replica)
         _promote(life, replica)
         old, life.replica = life.database, None
         life.move_to(replica)
@@ -134,7 +137,7 @@ def _follow(life: Life, replica: OnMySQL, primary: OnMySQL) -> None:
         replica.server_execute(f"change master to {options}", "start slave")
 
 
-def _wait_caught_up(life: Life, replica: OnMySQL, *, errant: bool = False) -> None:
+def _wait_caught_up(life: Life, replica: OnMySQL) -> None:
     """Wait until the replica has everything that the primary has."""
     deadline = time.monotonic() + CATCH_UP_SECONDS
     while True:
