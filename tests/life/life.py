@@ -97,8 +97,8 @@ class Life:
             self.other = self.database.sibling()
             self.settings = {
                 "watermark": self.dice.choice(["table", "table", "none"]),
-                "chunkRows": self.dice.choice([7, 40, 300]),
-                "parallelism": self.dice.choice([1, 2, 4]),
+                "chunkRows": self.dice.choice([12, 40, 300]),
+                "parallelism": self.dice.choice([2, 3, 5]),
                 "heartbeatSeconds": 1,
                 "patienceSeconds": 60,
                 "sabotage": sabotage,
@@ -132,7 +132,11 @@ class Life:
     def server_settings(self, number: int) -> dict[str, str]:
         """Of a server of MySQL or MariaDB that may have a replica, or be one."""
         settings = {"innodb_flush_log_at_trx_commit": "2", "server_id": str(number)}
-        return settings if self.server_name == "mysql" else {**settings, "log_slave_updates": "ON"}
+        return (
+            settings
+            if self.server_name == "mysql"
+            else {**settings, "log_slave_updates": "ON", "slave_parallel_threads": "4"}
+        )
 
     @property
     def url(self) -> str:
@@ -151,7 +155,7 @@ class Life:
         tables = [
             Table("a", {"n": "int", "note": "text"}, keys=25),
             Table("b", {"n": "int", "big": "large"}, key=("k", "id"), keys=30),
-            Table("c", {"n": "int", "note": "text", "big": "large"}, keys=2000),
+            Table("c", {"n": "int", "note": "text", "big": "large"}, keys=1200),
             Table("f", {"n": "int", "big": "large"}, keys=20),
         ]
         extra = " partition by range (id)"

@@ -10,7 +10,7 @@ from tests.life.life import SERVER_NAMES, Failure
 from tests.life.run import live
 
 SEED = int(os.environ.get("DBLOG_LIFE_SEED", "1"))
-SECONDS = 35.0
+SECONDS = 25.0
 """No step begins after this time; then everything is delivered and compared."""
 
 

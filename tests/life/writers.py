@@ -175,7 +175,7 @@ def many(dice: Dice) -> Act:
         return several(dice)
     table = dice.choice(sizes)
     t = dice.world.tables[table]
-    count = dice.choice([100, 300, 1000, 2500])
+    count = dice.choice([100, 300, 1000])
     first = dice.randint(1, t.keys)
     keys = [t.id(n) for n in range(first, min(first + count, t.keys + 1))]
     dice.keys |= {(table, key) for key in keys}
