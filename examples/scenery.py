@@ -28,12 +28,13 @@ from dblog.demo.board import Board
 from dblog.demo.database import MARIADB_SETTINGS, POSTGRES_SETTINGS
 from dblog.demo.mysqld import MySQLServer, find_mariadb
 from dblog.demo.server import PostgresServer
-from dblog.demo.spark import check_java, local_spark, quiet
+from dblog.demo.spark import local_spark, quiet
 from dblog.errors import DBLogError
 from dblog.pipelines.config import read_config
 from dblog.pipelines.running import DRAIN_SECONDS, Stream, check_routes, streams_of
 from dblog.sources.mysql.connect import connect as connect_mysql
 from dblog.spark.failure import cause
+from dblog.spark.java import check_java
 
 ACTS_PER_SECOND = 50
 LOOK_SECONDS = 0.1

@@ -72,7 +72,14 @@ EVERY_MYSQL_SERVER = [name for name, install in MYSQL_INSTALLS.items() if instal
 # One of each family is enough but for what a server writes and how it says it.
 MYSQL_SERVERS = [name for name in EVERY_MYSQL_SERVER if name != "mariadb11"] + ["given"] * bool(GIVEN)
 
-WITH_SPARK = ("tests/spark/", "tests/sinks/", "tests/unit/sinks/", "tests/cli/test_run", "tests/examples/")
+WITH_SPARK = (
+    "tests/spark/",
+    "tests/sinks/",
+    "tests/unit/sinks/",
+    "tests/cli/test_run",
+    "tests/examples/",
+    "tests/install/",
+)
 """What shares a Spark session in a process."""
 AGAIN = re.compile(
     r"tests/(cli/|engine/test_(dump|privilege|slots)).*pg15"

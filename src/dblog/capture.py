@@ -12,17 +12,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
-from dblog.core.offset import Key
-from dblog.core.schema import TableName, TableSchema
+from dblog.core.schema import TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
-from dblog.segments import Segment, note_holes
-from dblog.sources.base import Commits, LogStream, Run, Source, joined
+from dblog.segments import OpenSegment, Segment
+from dblog.sources.base import Commits, LogStream, Source
 from dblog.spool import LogWriter, Spool
 
-SEGMENT_ROWS = 50_000
-SEGMENT_BYTES = 8 << 20
 SEGMENT_SECONDS = 0.02
 UNWANTED_SECONDS = 0.25
 GATHER_SECONDS = 0.05
@@ -59,7 +55,7 @@ class Capture:
         self._life = uuid.uuid4().hex[:8]
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
-        self._position = self._begin = position
+        self._position = position
         self._place = place
         self._opened = False
         self._acknowledged = 0
@@ -73,7 +69,7 @@ class Capture:
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
         self._leave = threading.Event()
-        self._open = _OpenSegment(self, position, place)
+        self._open = OpenSegment(self._new_file, position, place)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
         self._thread.start()
@@ -131,26 +127,6 @@ class Capture:
             if segment is None:
                 return self._place
         return self._after(segment, position)
-
-    def locate(self, position: int, place: str | None) -> int:
-        """Where a position that an earlier life has planned is in the log that is read now, which may be another
-        server's: then it is the first commit that has all behind it that the position had."""
-
-        def ready() -> bool:
-            return self._source.comparable(place, self._place) or self._source.covers(self._place, place)
-
-        with self._attention():
-            while not self._wait(ready, 1.0):
-                self._check_silence(f"the log did not reach {place}")
-        with self._changed:
-            begin, segments = self._begin, list(self._segments)
-            if self._source.comparable(place, self._place):
-                return position
-        for segment in segments:
-            for end in (segment.start, *segment.commits.positions.tolist()):
-                if self._source.covers(self._after(segment, end), place):
-                    return int(end)
-        return begin
 
     def _after(self, segment: Segment, position: int) -> str | None:
         return self._source.place(segment.place, segment.commits.between(segment.start, position), position)
@@ -256,7 +232,7 @@ class Capture:
         with self._changed:
             self._place, self._opened = stream.place, True
             self._changed.notify_all()
-        self._open = _OpenSegment(self, self._position, self._place)
+        self._open = OpenSegment(self._new_file, self._position, self._place)
         self._heard = time.monotonic()
         try:
             acknowledged = 0.0
@@ -292,19 +268,21 @@ class Capture:
                 self._changed.notify_all()
         for run in runs:
             self._open.append(run)
-            if run.token is not None or self._open.large:
+            if not stream.passing and (run.token is not None or self._open.large):
                 self._publish(run.token)
+        if stream.heard > self._heard:
+            self._heard = stream.heard
+        if stream.passing:
+            return
         if self._open.dirty and (
             self._open.age > (SEGMENT_SECONDS if waiting else UNWANTED_SECONDS) or (waiting and not runs)
         ):
             self._publish(None)
-        if stream.heard > self._heard:
-            self._heard = stream.heard
         if not self._open.dirty and stream.idle_position > self._position:
             place = self._source.place(self._place, Commits(), stream.idle_position)
             with self._changed:
                 self._position, self._place = stream.idle_position, place
-                self._open = _OpenSegment(self, self._position, self._place)
+                self._open = OpenSegment(self._new_file, self._position, self._place)
                 self._changed.notify_all()
 
     def _full(self) -> bool:
@@ -329,62 +307,8 @@ class Capture:
                 while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
-        self._open = _OpenSegment(self, segment.end, place)
+        self._open = OpenSegment(self._new_file, segment.end, place)
 
     def _new_file(self, schema: TableSchema) -> LogWriter:
         self._files += 1
         return self._spool.log_writer(f"{self._life}-{self._files}", schema, before=self._before)
-
-
-class _OpenSegment:
-    """The segment being written: a file per table and schema version."""
-
-    def __init__(self, capture: Capture, start: int, place: str | None) -> None:
-        self._capture = capture
-        self._start = start
-        self._place = place
-        self._writers: dict[tuple[TableName, str], LogWriter] = {}
-        self._commits: list[Commits] = []
-        self._holes: dict[TableName, list[Key] | None] = {}
-        self._rows = 0
-        self._nbytes = 0
-        self._since = 0.0
-        self._committed_at = 0
-        self.dirty = False
-        self.end: int | None = None
-        """Where it could be closed now: its last commit, or None inside a transaction."""
-
-    @property
-    def large(self) -> bool:
-        return self._rows >= SEGMENT_ROWS or self._nbytes >= SEGMENT_BYTES
-
-    @property
-    def age(self) -> float:
-        return time.monotonic() - self._since
-
-    def append(self, run: Run) -> None:
-        if not self.dirty:
-            self.dirty, self._since = True, time.monotonic()
-        rows, nbytes = run.commits.rows + self._rows, run.commits.nbytes + self._nbytes
-        self._commits.append(replace(run.commits, rows=rows, nbytes=nbytes))
-        for schema, batch in run.changes:
-            at = (schema.table, schema.version)
-            if at not in self._writers:
-                self._writers[at] = self._capture._new_file(schema)
-            self._writers[at].append(batch)
-            self._rows += batch.num_rows
-            note_holes(self._holes, schema, batch)
-        self._holes |= dict.fromkeys(run.replaced)
-        self._nbytes += run.nbytes
-        self._committed_at = run.committed_at or self._committed_at
-        self.end = run.position
-
-    def close(self) -> Segment:
-        assert self.end is not None
-        files = tuple(w.close() for w in self._writers.values())
-        commits, committed_at = joined(self._commits), self._committed_at / 1e6
-        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self._place)
-
-    def abort(self) -> None:
-        for writer in self._writers.values():
-            writer.abort()

@@ -24,7 +24,9 @@ from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
 from dblog.state.store import Store
 
 EXCHANGE_SECONDS = 0.2
-STATUS_SECONDS = 1.0
+"""How often the store is asked whether anybody has written; it is read only then."""
+STATUS_SECONDS, IDLE_SECONDS = 1.0, 3.0
+"""How often the status is written: while it changes or a dump runs, and while nothing happens."""
 MOST_EVENTS = 5000
 """Events that wait to be carried out; more are dropped, the oldest first."""
 
@@ -64,6 +66,10 @@ class Desk:
         self._schemas: dict[str, TableSchema] = {}
         self._progress: dict[str, Progress] = {}
         self._saved: dict[str, Progress] = {}
+        self._read = ""
+        self._dumps: Sequence[Dump] = ()
+        self._throttle = Throttle()
+        self._last_status: Mapping[str, Any] = {}
         self._ran = 0.0
         self._asked = self._answered = 0
         self._error: DBLogError | None = None
@@ -128,21 +134,19 @@ class Desk:
     def _run(self) -> None:
         failing_since: float | None = None
         store: Store | None = None
-        told = 0.0
+        due = 0.0
         while True:
             last, asked = self._ending is not None, self._asked
             self._wake.clear()
             try:
                 if store is None:
-                    store = self._open_store()
+                    store, self._read = self._open_store(), ""
                     pipeline = Pipeline(store, self._name)
                     pipeline.open()
                     pipeline.prune()
                 self._exchange(pipeline)
-                if last or time.monotonic() - told > STATUS_SECONDS:
-                    pipeline.open()  # somebody may have told the store to forget it
-                    pipeline.say({"state": "running", "error": None, **self._status(), **(self._ending or {})})
-                    told = time.monotonic()
+                if last or time.monotonic() > due:
+                    due = time.monotonic() + (STATUS_SECONDS if self._say_status(pipeline) else IDLE_SECONDS)
                 failing_since = None
             except DBLogError as error:
                 store = None
@@ -160,16 +164,29 @@ class Desk:
         if store is not None:
             store.close()
 
+    def _say_status(self, pipeline: Pipeline) -> bool:
+        """Write the status; whether anything happens."""
+        status = self._status()
+        pipeline.open()  # somebody may have told the store to forget it
+        pipeline.say({"state": "running", "error": None, **status, **(self._ending or {})})
+        before, self._last_status = self._last_status, status
+        return status != before or any(not progress.state.ended for progress in self._progress.values())
+
     def _fail(self, error: DBLogError) -> None:
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def _exchange(self, pipeline: Pipeline) -> None:
-        dumps = pipeline.dumps()
-        for dump in dumps:
-            self._progress.setdefault(dump.id, dump.progress)
-            self._saved.setdefault(dump.id, dump.progress)
+        stamp = pipeline.store.stamp()
+        if stamp != self._read:
+            self._dumps, self._throttle, self._read = pipeline.dumps(), pipeline.settings(), stamp
+            for dump in self._dumps:
+                self._progress.setdefault(dump.id, dump.progress)
+                self._saved.setdefault(dump.id, dump.progress)
+        elif not (self._admitted or self._delivered or self._schemas or self._events):
+            return
+        dumps = self._dumps
         wishes = {d.id: d.wish for d in dumps}
         with self._changed:
             admitted, self._admitted = self._admitted, []
@@ -195,7 +212,7 @@ class Desk:
             ),
             held=frozenset(name for name, wish in wishes.items() if wish is Wish.pause),
             cancelled=frozenset(name for name, wish in wishes.items() if wish is Wish.cancel),
-            throttle=pipeline.settings(),
+            throttle=self._throttle,
         )
         with self._changed:
             self._inbox = inbox

@@ -2,16 +2,22 @@
 
 A batch is a function of its two offsets and of files. So after a crash, in a new process, `batch` may be called
 first, with offsets of an earlier life, and the engine starts wherever they say.
+
+A batch that is repeated is the same batch: sinks may have written it, and know it by its positions. Before an offset is
+handed out, the spool notes which files the batch consists of (`Spool.keep_batch`), and a later life delivers these. If
+they are lost, the log is read again; on another server, exactly the transactions of the batch (`dblog.repeat`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from dblog.capture import Capture
@@ -19,10 +25,11 @@ from dblog.core.offset import Offset
 from dblog.desk import Desk
 from dblog.errors import ConnectionLost, SourceError, SpoolError
 from dblog.planner import Planner, Settings
+from dblog.repeat import read_again
 from dblog.retry import retrying
 from dblog.segments import Limit
-from dblog.sources.base import Source
-from dblog.spool import Spool
+from dblog.sources.base import Source, Wait
+from dblog.spool import Segments, Spool
 from dblog.state.store import Store
 from dblog.tasks import Emit, Log, Select, Window
 
@@ -56,11 +63,13 @@ class Engine:
         self._capture: Capture | None = None
         self._target: int | None = None
         self._draining = False
+        self._stopped = threading.Event()
+        self._held_up: str | None = None
         self._started_at = time.time()
         self._spool_bytes, self._measured = 0, 0.0
         self._position = 0
-        self._planned: int | None = None
-        self._located: dict[int, int] = {}
+        self._repeated: tuple[Offset, Segments] | None = None
+        """The batch of an earlier life that ends with this offset, while it is not committed."""
         self.desk = (
             Desk(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
         )
@@ -74,18 +83,19 @@ class Engine:
         """The offset that ends the next batch; `start` itself when there is nothing to do."""
         if start.position is None:
             return self._first()
-        capture = self._started(start, keep=(start,))
-        here = self._here(start)
+        capture = self._started(start)
         if self._draining and self._target is None:
             self._target = self._retrying(self._source.latest)
         self._position = start.position
-        self._planner.delivered(here)
+        self._planner.delivered(start)
         while True:
-            end = self._planner.plan(here, capture, limit, self._target)
+            end = self._planner.plan(start, capture, limit, self._target)
             if end is None:
                 return start
-            if end != here:
-                self._planned = end.position
+            if end != start:
+                assert end.position is not None
+                files = (s.files for s in capture.between(start.position, end.position))
+                self._spool.keep_batch(self._name(start, end), tuple(filter(None, files)))
                 return end
             if self._target is None:
                 return start
@@ -94,15 +104,7 @@ class Engine:
         """The work between two offsets."""
         work: list[Log | Emit | Select] = []
         if start.position is not None and end.position is not None and start != end:
-            capture = self._started(start, keep=(start, end))
-            if end.position != self._planned:
-                self._located[end.position] = capture.locate(end.position, end.place)
-            first, last = self._here(start).position, self._here(end).position
-            assert first is not None
-            assert last is not None
-            capture.wait_position(last)
-            segments = capture.between(first, last)
-            window = Window(first, last, tuple(s.files for s in segments if s.files))
+            window = Window(start.position, end.position, self._segments(start, end))
             self._check({f.version for f in window.files})
             # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
             staged = self._planner.staged(end.emit)
@@ -116,7 +118,10 @@ class Engine:
     def commit(self, end: Offset) -> None:
         """Spark has committed the batch that ends here: nothing of it is needed again."""
         if end.position is not None and self._capture is not None:
-            self._capture.release(self._located.get(end.position, end.position))
+            self._capture.release(end.position)
+        if self._repeated is not None and self._repeated[0] == end:
+            self._spool.remove(f.path for segment in self._repeated[1] for f in segment)
+            self._repeated = None
         self._spool.remove_chunks({c.id for c in end.emit})
 
     def drain(self) -> None:
@@ -129,6 +134,7 @@ class Engine:
         return {**captured, **self._planner.counts.to_json()}
 
     def stop(self, error: BaseException | None = None) -> None:
+        self._stopped.set()
         if self._capture is not None:
             self._capture.stop()
         if self.desk is not None:
@@ -145,6 +151,8 @@ class Engine:
             **self._source.identity(),
             **self._planner.status(),
         }
+        if self._held_up is not None:
+            status["waiting"] = self._held_up
         capture = self._capture
         if capture is not None:
             since = capture.waiting_since(self._position)
@@ -171,34 +179,87 @@ class Engine:
     # -- starting --------------------------------------------------------------------------------------------
 
     def _first(self) -> Offset:
-        self._retrying(lambda: self._source.prepare(followed=None))
+        self._prepare(None)
         origin = self._retrying(self._source.origin)
         tables = () if self._settings.dump else tuple(self._retrying(self._source.tables))
         return Offset(origin.position, suspects=origin.suspects, tables=tables, place=origin.place)
 
-    def _started(self, start: Offset, keep: Sequence[Offset]) -> Capture:
+    def _hold_up(self, what: str | None) -> None:
+        self._held_up = what
+
+    def _started(self, at: Offset) -> Capture:
+        """The capture; in a new life it goes on from an offset whose batch is committed."""
         if self._capture is None:
-            assert start.position is not None
-            self._retrying(lambda: self._source.prepare(followed=keep[0].tables))
-            self._planner.know(self._retrying(self._source.tables))
-            self._spool.sweep({c.id for offset in keep for c in (*offset.emit, *offset.read)})
-            self._capture = Capture(
-                self._source,
-                self._spool,
-                start.position,
-                start.place,
-                before=self._settings.before,
-                read_ahead=self._settings.read_ahead,
-                patience=self._settings.patience,
-            )
-            self._capture.wait_open()
+            self._prepare(at)
+            self._spool.sweep(_chunks(at))
+            self._follow(at)
+        assert self._capture is not None
         return self._capture
 
-    def _here(self, offset: Offset) -> Offset:
-        """The offset with its position as it is in the log that is read now. It differs where a batch that was planned
-        on one server is repeated on another."""
-        assert offset.position is not None
-        return replace(offset, position=self._located.get(offset.position, offset.position))
+    def _segments(self, start: Offset, end: Offset) -> Segments:
+        """The log files of a planned batch."""
+        if self._capture is None:
+            self._repeat(start, end)
+        if self._repeated is not None and self._repeated[0] == end:
+            return self._repeated[1]
+        assert self._capture is not None
+        assert start.position is not None
+        assert end.position is not None
+        self._capture.wait_position(end.position)
+        files = (s.files for s in self._capture.between(start.position, end.position))
+        return tuple(filter(None, files))
+
+    def _repeat(self, start: Offset, end: Offset) -> None:
+        """Begin a life with a batch that an earlier one has planned.
+
+        1. If its files are on the spool, they are the batch. The log goes on behind it.
+        2. If they are not and the log is another server's, its transactions are read from there. The spool notes their
+           files, so that the next life finds the same. The log goes on behind it.
+        3. Otherwise the log is read again from the start of the batch.
+        """
+        self._prepare(start)
+        name = self._name(start, end)
+        # 1.
+        files = self._spool.kept_batch(name)
+        self._spool.sweep(_chunks(start) | _chunks(end), files or ())
+        # 2.
+        if files is None:
+            before = self._settings.before
+            files = self._retrying(lambda: read_again(self._source, self._spool, start, end, before=before))
+            if files is not None:
+                self._spool.keep_batch(name, files)
+        self._repeated = None if files is None else (end, files)
+        self._follow(start if files is None else end)
+
+    def _name(self, start: Offset, end: Offset) -> str:
+        """What tells a batch from every other, and from the same one as a stream with other options would read it."""
+        said = [start.to_json(), end.to_json(), self._source.decoding, self._settings.before]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def _prepare(self, start: Offset | None) -> None:
+        """Check the source, and learn its tables; None for a new stream."""
+        wait = Wait(self._settings.patience, self._hold_up, self._stopped)
+        followed = None if start is None else start.tables
+        self._retrying(lambda: self._source.prepare(followed=followed, wait=wait))
+        if start is not None:
+            self._planner.know(self._retrying(self._source.tables))
+
+    def _follow(self, at: Offset) -> None:
+        assert at.position is not None
+        self._capture = Capture(
+            self._source,
+            self._spool,
+            at.position,
+            at.place,
+            before=self._settings.before,
+            read_ahead=self._settings.read_ahead,
+            patience=self._settings.patience,
+        )
+        self._capture.wait_open()
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
         return retrying(call, self._settings.patience)
+
+
+def _chunks(offset: Offset) -> set[str]:
+    return {c.id for c in (*offset.emit, *offset.read)}

@@ -379,9 +379,13 @@ class Planner:
 
 def _same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:
     """The staged chunks without those that were read under another schema than the log of their window shows: they
-    are read again, under the new one."""
+    are read again, under the new one. A chunk that failed has no rows, so no schema, and stays failed."""
     versions = defaultdict(set)
     for file in log:
         versions[file.table].add(file.version)
-    other = {c.id for c in start.read if c.id in staged and not versions[c.table] <= {staged[c.id].version}}
-    return {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in other}
+    tables = {c.id: c.table for c in start.read}
+    return {
+        chunk_id: found
+        for chunk_id, found in staged.items()
+        if chunk_id not in tables or found.failed is not None or versions[tables[chunk_id]] <= {found.version}
+    }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,12 @@ from dblog.core.dump import REPAIR_LIMIT
 from dblog.core.event import Op
 from dblog.core.offset import Key
 from dblog.core.schema import TableName, TableSchema
-from dblog.sources.base import Commits
-from dblog.spool import LogFile
+from dblog.sources.base import Commits, Run, joined
+from dblog.spool import LogFile, LogWriter
+
+SEGMENT_ROWS = 50_000
+SEGMENT_BYTES = 8 << 20
+"""A segment of so many rows or bytes ends with the next commit."""
 
 
 @dataclass(frozen=True)
@@ -111,3 +116,57 @@ def _has_plain_text(kind: pa.DataType) -> bool:
     """Whether Arrow's text of a value of this type is one that the database reads as the same value."""
     is_ = pa.types
     return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))
+
+
+class OpenSegment:
+    """The segment being written: a file per table and schema version."""
+
+    def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, place: str | None) -> None:
+        self._new_file = new_file
+        self._start = start
+        self._place = place
+        self._writers: dict[tuple[TableName, str], LogWriter] = {}
+        self._commits: list[Commits] = []
+        self._holes: dict[TableName, list[Key] | None] = {}
+        self._rows = 0
+        self._nbytes = 0
+        self._since = 0.0
+        self._committed_at = 0
+        self.dirty = False
+        self.end: int | None = None
+        """Where it could be closed now: its last commit, or None inside a transaction."""
+
+    @property
+    def large(self) -> bool:
+        return self._rows >= SEGMENT_ROWS or self._nbytes >= SEGMENT_BYTES
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._since
+
+    def append(self, run: Run) -> None:
+        if not self.dirty:
+            self.dirty, self._since = True, time.monotonic()
+        rows, nbytes = run.commits.rows + self._rows, run.commits.nbytes + self._nbytes
+        self._commits.append(replace(run.commits, rows=rows, nbytes=nbytes))
+        for schema, batch in run.changes:
+            at = (schema.table, schema.version)
+            if at not in self._writers:
+                self._writers[at] = self._new_file(schema)
+            self._writers[at].append(batch)
+            self._rows += batch.num_rows
+            note_holes(self._holes, schema, batch)
+        self._holes |= dict.fromkeys(run.replaced)
+        self._nbytes += run.nbytes
+        self._committed_at = run.committed_at or self._committed_at
+        self.end = run.position
+
+    def close(self) -> Segment:
+        assert self.end is not None
+        files = tuple(w.close() for w in self._writers.values())
+        commits, committed_at = joined(self._commits), self._committed_at / 1e6
+        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self._place)
+
+    def abort(self) -> None:
+        for writer in self._writers.values():
+            writer.abort()

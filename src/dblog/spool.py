@@ -3,13 +3,17 @@
     log/<life>-<n>.arrow              changes of one table and schema version, in one segment of the log
     chunk/<id>.<stamp>.arrow          rows of one select
     chunk/<id>.json                   says which stamp counts: the first writer's
+    batch.json                        names the log files of the batch that was planned last
 
 A chunk file is complete before the marker that names it appears, and the first marker wins: a retried, speculative
 or orphaned task that finishes late cannot replace rows read inside the window by rows read after it. Where the
 storage has no exclusive create, the stamp that the offset pins has the same effect.
 
-Nothing here must survive: the log can be read again from the database, and a lost chunk is selected again. Every
-file describes itself: the table's schema travels in the Arrow schema's metadata.
+Nothing here must survive: the log can be read again from the database, and a lost chunk is selected again. But what
+does survive a crash is used: a planned batch is delivered again from the files that `batch.json` names, because another
+server of a cluster may have the same transactions at other positions, or in another order.
+
+Every file describes itself: the table's schema travels in the Arrow schema's metadata.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +39,8 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
 
 _META = b"dblog"
+_MAGIC = b"ARROW1"
+"""How an Arrow IPC file ends."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,12 @@ class LogFile:
     first: int = 0
     last: int = 2**63 - 1
     """The positions of its first and its last change."""
+    size: int = 0
+    """In bytes."""
+
+
+Segments = tuple[tuple[LogFile, ...], ...]
+"""The log files of consecutive segments."""
 
 
 class Spool:
@@ -77,6 +89,38 @@ class Spool:
     def read_log(self, path: str, columns: Sequence[str] | None = None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
         """The changes in a log file, batch by batch; only some columns when named."""
         return self._read(path, columns)
+
+    # -- the planned batch -----------------------------------------------------------------------------------
+
+    def keep_batch(self, batch: str, segments: Segments) -> None:
+        """Note which log files make up the batch of this name, instead of those of the batch before."""
+        files = [[{**asdict(f), "path": f.path.rsplit("/", 1)[1]} for f in segment] for segment in segments]
+        self._replace(self._path("", "batch.json"), json.dumps({"batch": batch, "segments": files}).encode())
+
+    def kept_batch(self, batch: str) -> Segments | None:
+        """The log files of the batch of this name; None unless all of them are there and whole."""
+        try:
+            with self._filesystem().open_input_stream(self._path("", "batch.json")) as stream:
+                kept = json.loads(stream.read())
+            if kept["batch"] != batch:
+                return None
+            segments = tuple(tuple(self._log_file(f) for f in segment) for segment in kept["segments"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # it is not there, was written in part, or by another version
+        return segments if all(self._whole(f) for segment in segments for f in segment) else None
+
+    def _log_file(self, facts: Mapping[str, Any]) -> LogFile:
+        table, truncates = TableName(*facts["table"]), tuple((lsn, seq) for lsn, seq in facts["truncates"])
+        return LogFile(**{**facts, "path": self._path("log", facts["path"]), "table": table, "truncates": truncates})
+
+    def _whole(self, file: LogFile) -> bool:
+        """Whether a file has its size and its end. File systems make a file longer only after its data is on disk, so
+        after a crash of the machine a file of the right size has the right data."""
+        try:
+            with self._filesystem().open_input_file(file.path) as found:
+                return bool(found.size() == file.size and found.read_at(len(_MAGIC), file.size - len(_MAGIC)) == _MAGIC)
+        except (OSError, ValueError):
+            return False
 
     # -- staged chunks ---------------------------------------------------------------------------------------
 
@@ -174,9 +218,10 @@ class Spool:
         if chunk_ids:
             self.remove(p for p in self._list("chunk") + self._list("note") if _chunk_of(p) in chunk_ids)
 
-    def sweep(self, keep: Collection[str]) -> None:
-        """Remove what an earlier life left behind: all log files, and all chunks but those to keep."""
-        self.remove(self._list("log"))
+    def sweep(self, keep: Collection[str], batch: Segments = ()) -> None:
+        """Remove what an earlier life left behind: all chunks but those to keep, and all log files but the batch's."""
+        kept = {f.path for segment in batch for f in segment}
+        self.remove(p for p in self._list("log") if p not in kept)
         self.remove(p for p in self._list("chunk") + self._list("note") if _chunk_of(p) not in keep)
 
     # -- files -----------------------------------------------------------------------------------------------
@@ -201,7 +246,7 @@ class Spool:
 
     def _path(self, folder: str, name: str) -> str:
         self._filesystem()
-        return f"{self._root}/{folder}/{name}"
+        return f"{self._root}/{folder}/{name}" if folder else f"{self._root}/{name}"
 
     def _list(self, folder: str) -> list[str]:
         infos = self._filesystem().get_file_info(pafs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
@@ -230,6 +275,15 @@ class Spool:
             finally:
                 os.unlink(mine)
         return True
+
+    def _replace(self, path: str, data: bytes) -> None:
+        """Write a file in place of the one that is there: where the storage can, whole or not at all."""
+        local = isinstance(self._filesystem(), pafs.LocalFileSystem)
+        with self._guarded("write", path):
+            with self._open_output(f"{path}.new" if local else path) as sink:
+                sink.write(data)
+            if local:
+                os.replace(f"{path}.new", path)
 
     def _read(self, path: str, columns: Sequence[str] | None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
         with self._guarded("read", path):
@@ -290,9 +344,10 @@ class LogWriter:
     def close(self) -> LogFile:
         with self._spool._guarded("write", self._path):
             self._writer.close()
+            size = self._sink.tell()
             self._sink.close()
         schema, truncates, reach = self._schema, tuple(self._truncates), self._reach or (0, -1)
-        return LogFile(self._path, schema.table, schema.version, self._rows, self._incomplete, truncates, *reach)
+        return LogFile(self._path, schema.table, schema.version, self._rows, self._incomplete, truncates, *reach, size)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dblog.errors import SinkUnreachable
+from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch
 
 
@@ -19,13 +19,16 @@ class Keep:
         self.into = Path(settings["into"])
         self.seconds = settings.get("seconds", 0)
         self.away = Path(f"{self.into}.away")
-        """A file with a line for each time that it is to be away."""
+        """A file with a line for each time that it is to be away; `always`: as long as the file is there."""
+        self.trouble = Path(f"{self.into}.trouble")
+        """A file with a line for each batch that is to fail: how."""
 
     def open(self, spark: Any) -> None:
         self._be_away()
 
     def write(self, batch: Batch) -> None:
         self._be_away()
+        self._have_trouble(batch)
         self._say("begin", batch)
         lines = []
         for table in batch.tables:
@@ -49,8 +52,22 @@ class Keep:
     def _be_away(self) -> None:
         left = self.away.read_text().splitlines() if self.away.exists() else []
         if left:
-            self.away.write_text("".join(f"{line}\n" for line in left[1:]))
+            if left[0] != "always":
+                self.away.write_text("".join(f"{line}\n" for line in left[1:]))
             raise SinkUnreachable("nobody is at home")
+
+    def _have_trouble(self, batch: Batch) -> None:
+        """Fail as a sink can: by an error of its own, for good, or by a task whose Python process dies."""
+        left = self.trouble.read_text().splitlines() if self.trouble.exists() else []
+        if not left:
+            return
+        self.trouble.write_text("".join(f"{line}\n" for line in left[1:]))
+        if left[0] == "for good":
+            raise SinkError("the target refuses this", hint="ask its owner")
+        if left[0] == "dead worker":
+            frame = next(f for t in batch.tables for f in (t.changes, t.rows) if f is not None)
+            frame.select("id").mapInArrow(lambda batches: os.kill(os.getpid(), 9), "id int").collect()
+        raise RuntimeError(f"{left[0]}, {os.environ['SHOP_PASSWORD']}")
 
 
 def fail(batch: Batch) -> None:

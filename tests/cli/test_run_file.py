@@ -91,12 +91,13 @@ class TestLives:
         # 1. what is there, once; the sink is away at first
         throttle = "[throttle]\nrows_per_second = 100000\n[[table]]\nmatch = 't'\nrename = { n = 'number' }"
         shop.write(shop.keep("good"), more=throttle)
-        (shop.folder / "good.away").write_text("at open\nat open\nat a batch\n")
+        (shop.folder / "good.away").write_text("once\ntwice\nthrice\n")
         with shop.life("--once", "--json") as first:
             assert first.wait(180) == 0, first.stderr
         assert sorted(row["id"] for row in shop.rows("good")) == list(range(1, 301))
         assert {(row["_op"], row["number"]) for row in shop.rows("good")} == {("read", 0)}
-        assert first.stderr.count("good: the sink is away, next try in") == 3
+        assert first.stderr.count("WARNING good: the sink is away") == 1, "three tries are one absence"
+        assert first.stderr.count("INFO    good: the sink is back after") == 1
         told = [json.loads(line) for line in first.stdout.splitlines()]
         assert {t["sink"] for t in told} == {"good"}
         assert [t["batch"] for t in told] == sorted({t["batch"] for t in told})
@@ -108,10 +109,11 @@ class TestLives:
         assert document("set", *store)["rows_per_second"] == 100_000
 
         # 2. another sink comes, and fails; the first keeps its slot and goes on
-        shop.write(shop.keep("good"), 'type = "python"\nname = "bad"\ntarget = "keep:fail"')
+        shop.write(shop.keep("good"), 'type = "python"\nname = "bad"\ntarget = "keep:fail"', more="restarts = 1")
         shop.database.execute("update t set n = 1 where id = 5")
         with shop.life() as second:
-            second.until(lambda: "error: bad: sink 'bad' failed: ValueError: no room for ***" in second.stderr, 180)
+            failed = "ERROR   bad: sink 'bad' failed: ValueError: no room for ***"
+            second.until(lambda: failed in second.stderr, 180)
             second.until(lambda: len(shop.rows("good")) == 301, 60)
             shop.database.execute("alter table t add column extra text; update t set extra = 'x' where id = 6")
             second.until(lambda: len(shop.rows("good")) == 302, 60)
@@ -170,6 +172,15 @@ class TestLives:
         assert [(row["id"], row["n"]) for row in rows if row["_op"] == "update"] == [(7, 1)]
         ends = [line for line in shop.said("slow") if line.startswith("end")]
         assert len(ends) == len(set(ends))
+
+    def test_a_new_stream_that_fails_before_its_sink_has_anything_leaves_nothing_behind(self, shop: Shop) -> None:
+        shop.write('type = "noop"', more='spool = "/proc/no/spool"')
+        with shop.life("--once") as only:
+            assert only.wait(180) == 1, only.stderr
+        assert "error: noop: " in only.stderr
+        assert shop.slots == set()
+        assert not shop.database.execute("select from pg_publication")
+        assert not (shop.folder / "shop.dblog/noop/checkpoint").exists()
 
     def test_what_init_writes_runs(self, shop: Shop) -> None:
         shop.database.execute("create table keyless (id int)")
@@ -282,3 +293,76 @@ class TestCheck:
     def test_a_sink_that_is_wrong_stops_the_start(self, shop: Shop) -> None:
         path = shop.write('type = "python"\ntarget = "keep:nothing"')
         assert "sink python: 'keep:nothing' cannot be imported" in dblog("run", path, code=2).stderr
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ('http = "0.0.0.0:0"', "can be reached from other machines, and there is no token"),
+            ('http = "127.0.0.1"', "'127.0.0.1' is not an address to serve at"),
+            ('state = "shop.toml/state.db"', "shop.toml' is not a folder that can be written to"),
+            ('state = "shop.toml"', "is not a state store"),
+        ],
+    )
+    def test_check_and_run_find_the_same_wrong_with_the_surroundings(self, shop: Shop, more: str, said: str) -> None:
+        path = shop.write('type = "noop"', more=more)
+        if more.startswith("state"):
+            path.write_text(path.read_text().replace('state = "state.db"\n', ""))
+        assert said in dblog("check", path, code=1).stdout
+        assert not document("check", path, code=1)["ready"]
+        result = dblog("run", path, code=2 if more.startswith("http") else 1)
+        assert said in result.stderr
+        self._is_untouched(shop)
+
+    def test_check_and_run_find_that_there_is_no_java(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = shop.write('type = "noop"')
+        monkeypatch.setenv("JAVA_HOME", "/nowhere")
+        assert "✗ java: Spark needs Java" in dblog("check", path, code=1).stdout
+        assert "Spark needs Java" in dblog("run", path, code=2).stderr
+        self._is_untouched(shop)
+
+    @pytest.mark.parametrize("column", ["_op", "N"])
+    def test_check_and_run_find_columns_that_cannot_be_told_apart(
+        self, shop: Shop, column: str, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        shop.database.execute(f'create table odd (id int primary key, n int, "{column}" int)')
+        path = shop.write('type = "noop"')
+        said = f"column '{column}' of public.odd cannot be told from"
+        assert said in dblog("check", path, code=1).stdout
+        dblog("run", path, code=1)
+        assert said in capfd.readouterr().err
+        self._is_untouched(shop)
+
+    def test_check_and_run_find_that_the_slot_of_a_checkpoint_is_gone(
+        self, shop: Shop, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        path = shop.write('type = "noop"')
+        self._plan(shop, {"v": 1, "pos": 1, "tables": [["public", "t"]]})
+        said = "slot 'shop' does not exist, but a checkpoint relies on it"
+        assert said in dblog("check", path, code=1).stdout
+        dblog("run", path, code=1)
+        assert said in capfd.readouterr().err
+        assert shop.slots == set()
+
+    def test_check_and_run_find_that_somebody_else_has_read_the_slot(
+        self, shop: Shop, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        path = shop.write('type = "noop"')
+        shop.database.execute(dblog("check", path, "--admin-sql").stdout)
+        shop.database.execute("select pg_create_logical_replication_slot('shop', 'pgoutput')")
+        self._plan(shop, {"v": 1, "pos": 1, "tables": [["public", "t"]]})
+        said = "beyond the checkpoint's 1"
+        assert said in dblog("check", path, code=1).stdout
+        dblog("run", path, code=1)
+        assert said in capfd.readouterr().err
+
+    def _plan(self, shop: Shop, offset: dict[str, Any]) -> None:
+        """A checkpoint as Spark writes it, whose first batch is committed."""
+        checkpoint = shop.folder / "shop.dblog/noop/checkpoint"
+        for folder, lines in {"offsets": ["v1", "{}", json.dumps(offset)], "commits": ["v1", "{}"]}.items():
+            (checkpoint / folder).mkdir(parents=True)
+            (checkpoint / folder / "0").write_text("\n".join(lines))
+
+    def _is_untouched(self, shop: Shop) -> None:
+        assert shop.slots == set()
+        assert not shop.database.execute("select from pg_publication")
+        assert not (shop.folder / "shop.dblog").exists()

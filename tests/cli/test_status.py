@@ -13,10 +13,26 @@ import pytest
 
 from dblog.cli.watch import KINDS, told
 from dblog.core.throttle import SETTINGS, Throttle
-from dblog.state.pipeline import Pipeline
+from dblog.state.pipeline import Pipeline, pipelines
 from dblog.state.requests import State, read_request
 from tests.cli.conftest import STATUS, part
 from tests.cli.program import Process, dblog, document
+
+
+class TestForget:
+    def test_a_pipeline_that_is_gone_is_forgotten_with_all_that_is_known_of_it(self, running: Pipeline) -> None:
+        dump = running.submit(read_request("public.orders"))
+        Pipeline(running.store, "other").open()
+        running.say({**STATUS, "state": "stopped"})
+        assert dblog("forget", "shop").stdout == "forgot pipeline shop\n"
+        assert (running.status()["state"], running.dumps()) == ("never started", [])
+        assert pipelines(running.store) == ["other"]
+        assert "there is no pipeline 'shop'" in dblog("forget", "shop", code=3).stderr
+        assert running.submit(read_request("public.orders")).id.split("-")[0] > dump.id.split("-")[0]
+
+    def test_a_pipeline_that_runs_is_not_forgotten(self, running: Pipeline) -> None:
+        assert "stop it first" in dblog("forget", "shop", code=1).stderr
+        assert running.status()["state"] == "running"
 
 
 class TestStatus:
@@ -55,6 +71,16 @@ class TestStatus:
         shown = dblog("status").stdout
         assert re.search(r"waiting +lag 3\.2 s is over 1 s", shown)
         assert "not active, unreserved, 5.0 GiB of log kept, 1.0 MiB until the server removes log" in shown
+
+    def test_a_sink_that_is_away_and_restarts_are_told(self, running: Pipeline) -> None:
+        said = {"state": "waiting for sink", "since": time.time() - 70, "reason": "no route to host", "restarts": 2}
+        running.deliver({**said, "unready_after": 60})
+        shown = dblog("status").stdout
+        assert re.search(r"shop  waiting for sink", shown)
+        assert re.search(r"waiting for sink +since \d{4}-.*, 1 min 1\d s ago: no route to host", shown)
+        assert re.search(r"restarts +2 since it was started", shown)
+        assert "last seen" not in shown
+        assert {**document("status"), **said} == document("status")
 
     def test_a_pipeline_that_failed_says_why(self, pipeline: Pipeline) -> None:
         pipeline.say({**STATUS, "state": "failed", "error": "replication slot 'x' is gone"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import httpx
 
@@ -100,7 +101,23 @@ def test_all_pipelines_are_in_it_whatever_their_names_and_states(shop: Pipeline,
     assert [value(samples, "dblog_up", pipeline=name) for name in ("shop", odd, "new")] == [1, 0, 0]
     assert value(samples, "dblog_lag_seconds", pipeline=odd) == 1e300
     assert value(samples, "dblog_slot_active", pipeline=odd) is None
-    assert {name for name, labels in samples if ("pipeline", "new") in labels} == {"dblog_up", "dblog_dumps"}
+    said = {name for name, labels in samples if ("pipeline", "new") in labels}
+    assert said == {"dblog_up", "dblog_state", "dblog_waiting_seconds", "dblog_dumps"}
+
+
+def test_a_pipeline_that_waits_for_its_sink_shows(shop: Pipeline, client: httpx.Client) -> None:
+    said = {"state": "waiting for sink", "since": time.time() - 30, "reason": "gone", "restarts": 3, "unready_after": 9}
+    shop.deliver(said)
+    samples, _ = parse(client.get("/metrics").text)
+    assert value(samples, "dblog_up") == 1
+    shown = ("running", "waiting for sink", "restarting", "failed")
+    assert [value(samples, "dblog_state", state=s) for s in shown] == [0, 1, 0, 0]
+    assert 30 <= (value(samples, "dblog_waiting_seconds") or 0) < 60
+    assert value(samples, "dblog_restarts_total") == 3
+    shop.deliver({**said, "state": "running", "since": None})
+    samples, _ = parse(client.get("/metrics").text)
+    assert [value(samples, "dblog_state", state=s) for s in shown] == [1, 0, 0, 0]
+    assert value(samples, "dblog_waiting_seconds") == 0
 
 
 def test_a_status_of_a_newer_database_is_shown_too(shop: Pipeline) -> None:

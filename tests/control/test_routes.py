@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -31,7 +33,8 @@ def error_of(response: httpx.Response) -> str:
 
 def test_the_status_is_what_the_pipeline_says(shop: Pipeline, client: httpx.Client) -> None:
     status = client.get(API + "/status").json()
-    assert {**STATUS, "pipeline": "shop", "updated_at": status["updated_at"]} == status
+    unsaid = {"since": None, "reason": None, "restarts": None}
+    assert {**STATUS, **unsaid, "pipeline": "shop", "updated_at": status["updated_at"]} == status
     assert abs(status["updated_at"] - time.time()) < 10
 
 
@@ -246,7 +249,8 @@ def test_a_misspelt_parameter_is_refused(shop: Pipeline, client: httpx.Client) -
 
 def test_healthy_is_when_every_pipeline_runs(shop: Pipeline, store: Store, client: httpx.Client) -> None:
     for path in ("/health", "/health/ready"):
-        assert client.get(path).json() == {"live": True, "ready": True, "store": True, "pipelines": {"shop": "running"}}
+        well = {"live": True, "ready": True, "store": True, "pipelines": {"shop": "running"}, "waiting": {}}
+        assert client.get(path).json() == well
     start(store, "other", state="stopped")
     for path in ("/health", "/health/ready"):
         assert client.get(path).status_code == 503
@@ -255,6 +259,54 @@ def test_healthy_is_when_every_pipeline_runs(shop: Pipeline, store: Store, clien
         assert client.get(path, params={"pipeline": "other"}).status_code == 503
         assert client.get(path, params={"pipeline": "nobody"}).json()["ready"] is False
     assert client.get("/health/live").json() == {"live": True}
+
+
+@pytest.mark.parametrize("state", ["waiting for sink", "restarting"])
+def test_a_pipeline_that_waits_is_ready_for_a_while_and_then_it_is_not(
+    shop: Pipeline, client: httpx.Client, state: str
+) -> None:
+    now = {"state": state, "since": time.time() - 5, "reason": "nobody is there", "restarts": 2}
+    shop.deliver({**now, "unready_after": 60})
+    found = client.get("/health/ready")
+    assert (found.status_code, found.json()["pipelines"]) == (200, {"shop": state})
+    assert found.json()["waiting"] == {"shop": {"since": now["since"], "reason": "nobody is there"}}
+    shop.deliver({**now, "unready_after": 4})
+    for path in ("/health", "/health/ready"):
+        assert client.get(path).status_code == 503
+    assert client.get("/health/live").status_code == 200
+    status = client.get(API + "/status").json()
+    assert {**status, **now} == status
+    assert client.get(API + "/pipelines").json() == {"pipelines": [{"name": "shop", "state": state}]}
+
+    # both processes write, and neither undoes what the other says
+    shop.say({**STATUS, "position": 950})
+    status = client.get(API + "/status").json()
+    assert (status["state"], status["position"]) == (state, 950)
+    shop.deliver({**now, "state": "running", "since": None, "reason": None, "unready_after": 4})
+    status = client.get(API + "/status").json()
+    assert (status["state"], status["since"], status["reason"], status["restarts"]) == ("running", None, None, 2)
+    assert client.get("/health/ready").status_code == 200
+
+
+def test_what_a_process_said_of_its_sink_before_it_was_killed_does_not_count(
+    shop: Pipeline, store: Store, client: httpx.Client
+) -> None:
+    said = {"state": "waiting for sink", "since": 1.0, "reason": "gone", "restarts": 0, "unready_after": 60}
+    store.put("pipelines/shop/delivery", {**said, "updated_at": time.time() - 60})
+    assert client.get(API + "/status").json()["state"] == "running"
+    store.put("pipelines/shop/status", {**STATUS, "updated_at": time.time() - 60})
+    assert client.get(API + "/status").json()["state"] == "lost"
+
+
+def test_a_pipeline_may_wait_for_its_sink_before_its_source_has_said_anything(
+    store: Store, client: httpx.Client
+) -> None:
+    pipeline = Pipeline(store, "new")
+    pipeline.open()
+    said = {"since": time.time() - 100, "reason": "gone", "restarts": 0, "unready_after": 60}
+    pipeline.deliver({"state": "waiting for sink", **said})
+    found = client.get("/health/ready")
+    assert (found.status_code, found.json()["pipelines"]) == (503, {"new": "waiting for sink"})
 
 
 def test_a_pipeline_that_fell_silent_is_not_ready(shop: Pipeline, store: Store, client: httpx.Client) -> None:
@@ -321,4 +373,23 @@ def test_what_is_not_there(client: httpx.Client) -> None:
 def test_the_description_is_served(client: httpx.Client) -> None:
     description = client.get("/openapi.json").json()
     assert description["paths"]["/api/v1/dumps"]["post"]["responses"].keys() >= {"201", "404", "413", "422", "503"}
-    assert "swagger" in client.get("/docs").text
+
+
+def test_the_page_of_routes_needs_no_other_host(client: httpx.Client) -> None:
+    answer = client.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+    for path, routes in client.get("/openapi.json").json()["paths"].items():
+        for method, route in routes.items():
+            assert f"{method.upper()} {path}" in answer.text
+            assert route["description"].splitlines()[0] in html.unescape(answer.text)
+    assert "a condition on the table's rows, in the database's SQL" in html.unescape(answer.text)  # a field of a body
+    assert "GET /docs" not in answer.text
+
+
+def test_no_page_names_another_host(client: httpx.Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    pages = [path for path, routes in paths.items() if "get" in routes and not re.search(r"\{|events", path)]
+    for path in (*pages, "/docs", "/openapi.json", "/redoc", "/docs/oauth2-redirect", "/"):
+        text = client.get(path).text.replace(str(client.base_url).rstrip("/"), "")
+        assert not re.search(r"""<script|<link|(src|href)=|https?://""", text), path

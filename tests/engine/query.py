@@ -54,6 +54,10 @@ class Query:
         """The offset that the next batch starts from."""
         return self.offsets[self.done - 1] if self.done else self.reader.initialOffset()
 
+    def check_position(self) -> None:
+        """Ask, as a preflight does, whether the log still reaches back to where the stream goes on."""
+        read_options(self.given).source.check_position(self.committed["pos"], self.committed.get("place"))
+
     def stop(self) -> None:
         if self._reader is not None:
             self._reader.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 
 import pytest
 
@@ -12,7 +11,6 @@ from dblog.sources.mysql.preflight import admin_sql
 from dblog.sources.mysql.source import MySQL
 from dblog.spark.options import read_options
 from tests.engine.conftest import MakeQuery, check, on_mysql, wait_for
-from tests.engine.query import Query
 from tests.families import OnMySQL
 
 pytestmark = [pytest.mark.server, on_mysql]
@@ -84,73 +82,14 @@ def test_a_log_that_was_purged_is_a_lost_position(table: OnMySQL, query: MakeQue
     stream.catch_up()
     stream.stop()
     table.execute("update t set n = 1 where id = 5", "flush binary logs")
+    stream.check_position()
     purge(table)
+    with pytest.raises(PositionLost, match="no longer reaches back"):
+        stream.check_position()
     with pytest.raises(PositionLost, match=r"no longer reaches back|log index file") as caught:
         stream.catch_up()
     assert "start with a new checkpoint" in str(caught.value)
     assert "binlog_expire_logs_seconds" in str(caught.value)
-
-
-def test_a_log_that_was_reset_is_a_lost_position(table: OnMySQL, query: MakeQuery) -> None:
-    table.execute("flush binary logs")
-    stream = query()
-    stream.catch_up()
-    stream.stop()
-    table.reset_log()
-    table.execute("update t set n = 1 where id = 5")
-    lost(stream)
-
-
-def test_a_log_that_is_reset_under_a_running_stream_is_a_lost_position(table: OnMySQL, query: MakeQuery) -> None:
-    table.execute("flush binary logs")
-    stream = query()
-    stream.catch_up()
-    table.reset_log()
-    table.execute("update t set n = 1 where id = 5")
-    lost(stream)
-
-
-def test_a_log_that_was_reset_and_has_grown_to_our_place_again_is_a_lost_position(
-    table: OnMySQL, query: MakeQuery
-) -> None:
-    """The worst case: what is at our place is the beginning of an event, and no file is missing."""
-    table.reset_log()
-    table.execute("create table pad (t text)", f"insert into pad values ('{'x' * 20_000}')")
-    stream = query()
-    stream.catch_up()
-    stream.stop()
-    file, place = table.log_end
-    time.sleep(1)  # a file says the second in which it was begun
-    table.reset_log()
-    table.execute("update t set n = 1 where id = 5")
-    grow(table, place)
-    assert table.log_end == (file, place)
-    table.execute("update t set n = 2 where id = 6")
-    lost(stream)
-
-
-def grow(table: OnMySQL, place: int) -> None:
-    """Have the log end at this very place of its file."""
-    sizes = []
-    for length in (300, 300):
-        before = table.log_end[1]
-        table.execute(f"insert into pad values ('{'x' * length}')")
-        sizes.append(table.log_end[1] - before)
-    assert sizes[0] == sizes[1]
-    left = place - table.log_end[1] - 2 * sizes[0]
-    # A row is in the log twice where the statement is noted beside it.
-    twice = table.execute("select @@version like '%MariaDB%'")[0][0]
-    if twice and left % 2:
-        table.execute("insert into pad values (repeat('x', 301))")
-        left = place - table.log_end[1] - 2 * sizes[0]
-    first = 300 + left // (2 if twice else 1)
-    table.execute(f"insert into pad values ('{'x' * first}')", f"insert into pad values ('{'x' * 300}')")
-
-
-def lost(stream: Query) -> None:
-    with pytest.raises(PositionLost) as caught:
-        stream.until(lambda: False, seconds=10)
-    assert "start with a new checkpoint" in str(caught.value)
 
 
 def test_a_user_that_may_only_read_dumps_and_follows_without_writing(table: OnMySQL, query: MakeQuery) -> None:

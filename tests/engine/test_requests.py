@@ -179,6 +179,22 @@ def test_a_request_that_cannot_be_served_fails_alone(
     check(stream, shop)
 
 
+def test_a_condition_that_fails_at_one_row_fails_its_request_while_rows_change(
+    stream: Query, control: Control, shop: AnyDatabase
+) -> None:
+    bad = control.ask("t", where="(select n from pair where pair.n <= t.n - 5) = 1")
+
+    def changed() -> bool:
+        shop.execute("update t set n = n + 5 where id = 20")  # only for this row there is more than one
+        return control.dump(bad).state.ended
+
+    stream.until(changed)
+    failed = control.dump(bad)
+    assert failed.state is State.failed
+    assert re.search("more than (1|one) row", failed.progress.reason or "")
+    check(stream, shop)
+
+
 def test_a_table_that_is_dropped_in_mid_dump_fails_its_part_of_the_request(
     stream: Query, control: Control, shop: AnyDatabase
 ) -> None:

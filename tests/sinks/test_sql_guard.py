@@ -393,7 +393,8 @@ def test_another_key_is_an_error(target: AnyTarget, make: Callable[..., SqlSink]
 def test_text_with_the_character_0_is_refused_with_its_columns_name(
     target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession
 ) -> None:
-    with pytest.raises(SinkError, match="column 'v' holds a text with the character 0"):
+    said = r'hold "a\\u0000b" in column .v. of the row with the key \(1\): its texts have no character 0'
+    with pytest.raises(SinkError, match=said):
         make().write(History([Event(10, "create", 1, "a\0b")]).batch(spark, 0, 0, 15))
 
 

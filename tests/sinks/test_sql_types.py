@@ -48,7 +48,7 @@ def test_every_type_of_mysql_comes_back_from_mysql(
     for number, group in enumerate(cases[n : n + 12] for n in range(0, len(cases), 12)):
         tables.append(f"t{number}")
         columns = ", ".join(f"c{n} {kind}" for n, (kind, _) in enumerate(group))
-        rows = zip_longest(*([v for v in values if (kind[:4], v) != ("enum", "0")] for kind, values in group))
+        rows = zip_longest(*(values for _, values in group))
         statements = [
             f"insert into t{number} values ({i}, {', '.join(v or 'null' for v in r)})" for i, r in enumerate(rows)
         ]

@@ -50,6 +50,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         **quick_spark(),
         "PYTHONPATH": str(SOURCE),
         "TMPDIR": str(folder),
+        "DBLOG_STATE": str(folder / "state.db"),
         "PYTHONUNBUFFERED": "1",
     }
     return subprocess.Popen(

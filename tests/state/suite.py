@@ -77,6 +77,26 @@ class StoreSuite:
         store.close()
         assert again().id == store.id
 
+    def test_the_stamp_changes_when_another_handle_writes_and_only_then(self, store: Store, again: Again) -> None:
+        other = again()
+        stamps = [store.stamp()]
+        store.get("a")
+        store.list("")
+        other.get("a")
+        assert store.stamp() == stamps[0]
+        for write in (
+            lambda: other.put("a", {"n": 1}),
+            lambda: other.put("a", {"n": 2}),
+            lambda: other.add("b", {}),
+            lambda: other.append("log", [{}], keep=10),
+            lambda: other.delete("a"),
+        ):
+            write()
+            stamps.append(store.stamp())
+        assert len(set(stamps)) == len(stamps)
+        store.close()
+        assert store.stamp() != stamps[-1], "a new connection has not read what this one has"
+
     def test_what_was_put_is_got_by_every_handle(self, store: Store, again: Again) -> None:
         assert store.get("a/b") is None
         assert store.put("a/b", {"n": 1}) == 1

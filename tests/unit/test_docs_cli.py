@@ -76,7 +76,18 @@ def test_no_section_and_no_option_is_of_something_that_is_gone() -> None:
     known = commands()
     assert set(re.findall(r"^## `dblog ([\w ]+)`", text, re.MULTILINE)) == set(known)
     options = {o for command in known.values() for p in command.params for o in (*p.opts, *p.secondary_opts)}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= options | {"--help"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= options | {"--help"} | program_options()
+
+
+def program_options() -> set[str]:
+    """The options of the program itself."""
+    command: Any = typer.main.get_command(app)
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_the_options_of_the_program_are_explained() -> None:
+    intro = PAGE.read_text("utf-8").split("\n## ")[0]
+    assert all(f"`dblog {option}`" in intro for option in program_options() - {"--help", "-h"})
 
 
 def test_the_shared_options_are_explained_once() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dblog.core.event import change_schema
+from dblog.core.event import Op, change_schema
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
-from dblog.spool import Spool
+from dblog.spool import Segments, Spool
 
 T = TableSchema(
     TableName("public", "t"), (Column("id", "bigint", pa.int64()), Column("v", "text", pa.string())), ("id",)
@@ -117,6 +117,58 @@ def test_sweeping_keeps_only_the_chunks_that_are_still_needed(spool: Spool) -> N
     assert spool.staged("c-1") is None
     left = [f for _, _, files in os.walk(spool.uri) for f in files]
     assert sorted(f.split(".")[0] for f in left) == ["c-0", "c-0"]
+
+
+@pytest.fixture
+def planned(spool: Spool) -> Segments:
+    """A batch of two segments, noted under the name `one`."""
+    files = []
+    for n in range(3):
+        writer = spool.log_writer(f"a-{n}", T, before=False)
+        writer.append(changes(n, Op.truncate if n == 2 else Op.create))
+        files.append(writer.close())
+    segments = ((files[0], files[1]), (files[2],))
+    spool.keep_batch("one", segments)
+    return segments
+
+
+def changes(lsn: int, op: Op) -> pa.RecordBatch:
+    schema = change_schema(T.arrow, before=False)
+    facts = {"_op": int(op), "_lsn": lsn, "_seq": 0, "id": 1, "v": "x"}
+    return pa.RecordBatch.from_pylist([facts], schema=schema)
+
+
+def test_a_planned_batch_is_found_again_by_its_name_only(spool: Spool, planned: Segments) -> None:
+    assert Spool(spool.uri).kept_batch("one") == planned
+    assert spool.kept_batch("two") is None
+    spool.keep_batch("two", ())
+    assert spool.kept_batch("two") == ()
+    assert spool.kept_batch("one") is None
+
+
+def test_sweeping_keeps_the_files_of_the_batch(spool: Spool, planned: Segments) -> None:
+    spool.log_writer("b-1", T, before=False).close()
+    spool.sweep((), planned)
+    assert spool.kept_batch("one") == planned
+    assert len(os.listdir(Path(spool.uri) / "log")) == 3
+    spool.sweep(())
+    assert spool.kept_batch("one") is None
+
+
+def test_a_planned_batch_that_is_not_whole_is_not_there(spool: Spool, planned: Segments) -> None:
+    path, note = Path(planned[1][0].path), Path(spool.uri) / "batch.json"
+    whole, text = path.read_bytes(), note.read_text()
+    for torn in (whole[:-1], whole + b"x", b"", whole[:-8] + bytes(8)):
+        path.write_bytes(torn)
+        assert spool.kept_batch("one") is None
+    path.write_bytes(whole)
+    assert spool.kept_batch("one") == planned
+    for torn_note in (text[:-1], "", "[]", "{}", text.replace('"rows"', '"lines"'), text.replace('"a-2', '"a-9')):
+        note.write_text(torn_note)
+        assert spool.kept_batch("one") is None
+    note.write_text(text)
+    path.unlink()
+    assert spool.kept_batch("one") is None
 
 
 def test_the_folder_is_private(spool: Spool) -> None:

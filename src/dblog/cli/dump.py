@@ -113,8 +113,8 @@ def _say_submitted(pipeline: Pipeline, submitted: Dump, as_json: bool) -> None:
         print_json(submitted.to_json())
     else:
         typer.echo(submitted.id)
-    state = pipeline.status()["state"]
-    if state != "running":
+    if not pipeline.running:
+        state = pipeline.status()["state"]
         notes().print(
             f"pipeline {pipeline.name!r} does not run ({state}): the dump is queued and starts when it runs",
             soft_wrap=True,
@@ -157,6 +157,8 @@ def _json_key(text: str, where: str) -> Any:
 
 def _wait(pipeline: Pipeline, dump_id: str) -> Dump:
     """Show the progress of a dump until it ends."""
+    from dblog.state.pipeline import ALIVE
+
     columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}", markup=False)]
     seen = time.monotonic()
     try:
@@ -164,7 +166,7 @@ def _wait(pipeline: Pipeline, dump_id: str) -> Dump:
             task = progress.add_task(f"dump {dump_id}", total=None, done="")
             while not (now := pipeline.dump(dump_id)).state.ended:
                 status = pipeline.status()
-                if status["state"] == "running":
+                if status["state"] in ALIVE:
                     seen = time.monotonic()
                 elif time.monotonic() - seen > PATIENCE_SECONDS:
                     raise NotFound(

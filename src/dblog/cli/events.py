@@ -28,7 +28,7 @@ ACKNOWLEDGE_SECONDS = 0.25
 
 @app.command(
     epilog=examples(
-        "dblog events --url postgresql://app:secret@db.example.com/shop --tables public.orders",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog events --tables public.orders",
         "dblog events --tables 'public.*' --count 10 | jq .after",
     ),
     rich_help_panel=DATABASE,

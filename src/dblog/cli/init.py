@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dblog.cli.check import preflight_of
 from dblog.cli.program import FIRST_LOOK, AsJson, Url, app, examples, notes, print_json
 from dblog.errors import ConfigError
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 @app.command(
     epilog=examples(
-        "dblog init --url postgresql://app:secret@db.example.com/shop",
-        "dblog init --url mysql://app:secret@db.example.com/shop -o pipelines/shop.toml",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init",
+        "DBLOG_URL=mysql://app:secret@db.example.com/shop dblog init -o pipelines/shop.toml",
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init -o -",
     ),
     rich_help_panel=FIRST_LOOK,
@@ -105,6 +104,7 @@ def _only(options: Options) -> str:
 
 
 def _problems(given: Mapping[str, str], watermark: str) -> Sequence[Problem]:
+    from dblog.pipelines.preflight import preflight_of
     from dblog.spark.options import read_options
 
     with preflight_of(read_options({**given, "watermark": watermark}).source) as there:

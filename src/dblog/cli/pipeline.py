@@ -9,32 +9,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from dblog.cli.program import INTERRUPTED, exit_code, print_line
+from dblog.cli.log import Log
+from dblog.cli.program import INTERRUPTED, exit_code, private_files
 from dblog.cli.serve import api, token_of
 from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
-from dblog.cli.words import count, place
-from dblog.demo.spark import check_java, quiet
+from dblog.cli.teller import Teller
+from dblog.demo.spark import quiet
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
-from dblog.pipelines.config import read_config
-from dblog.pipelines.running import (
-    DRAIN_SECONDS,
-    Reached,
-    Stream,
-    check_routes,
-    spark_settings,
-    streams_of,
-)
+from dblog.pipelines.config import Config, read_config
+from dblog.pipelines.readiness import StreamFindings, check_streams, check_surroundings
+from dblog.pipelines.running import DRAIN_SECONDS, Stream, spark_settings, streams_of
+from dblog.state import open_store
 
 LOOK_SECONDS = 0.5
-SAY_SECONDS = 10.0
-"""How often the progress is told where it cannot be shown in place."""
+"""How often the streams are looked at, which asks Spark nothing while they are idle."""
 END_SECONDS = 10.0
 """So long a stream may take to end when its query has."""
 
@@ -58,19 +50,23 @@ def run_file(
     place = None if config.state == "off" else config.state
     served = api(config.http, place, token) if config.http is not None else nullcontext()
     with ExitStack() as stack:
-        console = own_console(stack)
-        streams = streams_of(config, lambda sink, text: console.print(f"{sink}: {text}", soft_wrap=True))
+        stack.enter_context(private_files(config.private))
+        # Spark's own lines, which --verbose lets through, would break a line in place
+        log = Log(own_console(stack), live=not as_json and not verbose)
+        streams = streams_of(
+            config, lambda sink, text: log.info(f"{sink}: {text}"), lambda sink, text: log.warning(f"{sink}: {text}")
+        )
         settings = spark_settings(streams)
-        check_java()
-        teller = _Teller(streams, console, as_json=as_json)
-        _get_ready(streams, config.throttle, console)
+        teller = Teller(streams, log, as_json=as_json)
+        _get_ready(config, token, streams, log)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
         if not verbose:
             stack.enter_context(quiet(work / "stderr"))
         stop = stack.enter_context(stopping())
         if address := stack.enter_context(served):
-            console.print(f"serving {address}")
+            log.info(f"serving {address}")
         if any(s.error is None for s in streams):
+            log.info(f"starting {config.name}: {', '.join(s.sink_name for s in streams if s.error is None)}")
             spark = stack.enter_context(spark_session(work, verbose=verbose, settings=settings))
             stop.listen()
             for stream in streams:
@@ -79,7 +75,7 @@ def run_file(
         try:
             _follow(streams, stop, teller)
         finally:
-            _end(streams, stop, console)
+            _end(streams, stop, log)
         teller.look()
         teller.end()
     if stop.number == signal.SIGINT:
@@ -88,26 +84,33 @@ def run_file(
         raise typer.Exit(exit_code(failed[0]))
 
 
-def _get_ready(streams: Sequence[Stream], throttle: Any, console: Console) -> None:
-    """What can be found out, and done, before Spark takes its time to start."""
+def _get_ready(config: Config, token: str | None, streams: Sequence[Stream], log: Log) -> None:
+    """Make all checks before Spark takes its time to start. A stream that cannot run is marked with its error; what
+    concerns all of them is raised. A source or a sink that is away is waited for later."""
+    for error in check_surroundings(config, token).values():
+        if error is not None:
+            raise error
     try:
-        check_routes(streams)
+        found = check_streams(streams)
     except DBLogError as error:
         if not error.retryable:
             raise
-        console.print(f"the source is away: {error.message}", soft_wrap=True)
+        log.warning(f"the source is away: {error.message}")
+        found = {stream.sink_name: StreamFindings(sink=stream.check()) for stream in streams}
     for stream in streams:
-        wrong = stream.check()
-        if isinstance(wrong, ConfigError):
-            raise ConfigError(f"sink {stream.sink_name}: {wrong.message}", hint=wrong.hint)
-        if isinstance(wrong, SinkUnreachable):  # it may come back
-            console.print(f"{stream.sink_name}: the sink is away: {wrong.message}", soft_wrap=True)
-        else:
-            stream.error = wrong
-        stream.set_throttle(throttle)
+        sink = found[stream.sink_name].sink
+        if isinstance(sink, ConfigError):
+            raise ConfigError(f"sink {stream.sink_name}: {sink.message}", hint=sink.hint)
+        if isinstance(sink, SinkUnreachable):
+            log.warning(f"{stream.sink_name}: the sink is away: {sink.message}")
+        stream.error = found[stream.sink_name].error()
+    if config.state != "off":
+        open_store(config.state).close()  # what only shows when it is opened
+    for stream in streams:
+        stream.set_throttle(config.throttle)
 
 
-def _follow(streams: Sequence[Stream], stop: Stop, teller: _Teller) -> None:
+def _follow(streams: Sequence[Stream], stop: Stop, teller: Teller) -> None:
     """Tell the progress until all streams have ended, or are to."""
     with teller.line():
         while stop.number is None and not all(s.ended for s in streams):
@@ -115,11 +118,9 @@ def _follow(streams: Sequence[Stream], stop: Stop, teller: _Teller) -> None:
             teller.look()
 
 
-def _end(streams: Sequence[Stream], stop: Stop, console: Console) -> None:
+def _end(streams: Sequence[Stream], stop: Stop, log: Log) -> None:
     if stop.number is not None and not all(s.ended for s in streams):
-        console.print(
-            f"stopping when the batches are written, in {DRAIN_SECONDS:.0f} s at most; Ctrl-C ends it at once"
-        )
+        log.info(f"stopping when the batches are written, in {DRAIN_SECONDS:.0f} s at most; Ctrl-C ends it at once")
     deadline = time.monotonic() + DRAIN_SECONDS
     for stream in streams:
         stream.take_no_more()
@@ -127,70 +128,3 @@ def _end(streams: Sequence[Stream], stop: Stop, console: Console) -> None:
         stream.stop(deadline)
     for stream in streams:
         stream.join(END_SECONDS)
-
-
-class _Teller:
-    """Tells how far the streams are, and of each that fails why."""
-
-    def __init__(self, streams: Sequence[Stream], console: Console, *, as_json: bool) -> None:
-        self._streams = streams
-        self._console = console
-        self._as_json = as_json
-        self._in_place = console.is_terminal and not as_json
-        self._status: Any = None
-        self._reached: dict[str, Reached] = {}
-        self._failed: set[str] = set()
-        self._said = time.monotonic()
-
-    def line(self) -> Any:
-        """While this lasts, the progress is shown in place, where there is a terminal."""
-        self._status = self._console.status("starting") if self._in_place else None
-        return self._status or nullcontext()
-
-    def look(self) -> None:
-        for stream in self._streams:
-            for reached in stream.reached():
-                self._take(stream, reached)
-            if stream.ended and stream.error is not None and stream.sink_name not in self._failed:
-                self._failed.add(stream.sink_name)
-                self._tell_failure(stream.sink_name, stream.error)
-        if self._as_json:
-            return
-        if self._status is not None:
-            self._status.update("; ".join(self._text(s) for s in self._streams))
-        elif time.monotonic() - self._said > SAY_SECONDS:
-            self._said = time.monotonic()
-            for stream in self._streams:
-                if not stream.ended:
-                    self._console.print(self._text(stream), soft_wrap=True)
-
-    def end(self) -> None:
-        if not self._as_json:
-            for stream in self._streams:
-                ended = "ended" if stream.error is None else "failed"
-                self._console.print(f"{self._text(stream)}; {ended}", soft_wrap=True)
-
-    def _take(self, stream: Stream, now: Reached) -> None:
-        last = self._reached.get(stream.sink_name)
-        if last is not None and now.batch <= last.batch:
-            return
-        if now.position is None and last is not None:
-            now = replace(now, position=last.position)
-        self._reached[stream.sink_name] = now
-        if self._as_json:
-            told = {"batch": now.batch, "at": now.at, "seconds": now.seconds, "position": now.position}
-            print_line({"sink": stream.sink_name, **told, "changes": now.changes, "rows": now.rows})
-
-    def _tell_failure(self, sink: str, error: DBLogError) -> None:
-        if self._as_json:
-            print_line({"sink": sink, "error": error.message, "hint": error.hint})
-        self._console.print(Text.assemble(("error: ", "bold red"), f"{sink}: {error.message}"), soft_wrap=True)
-        if error.hint:
-            self._console.print(Text.assemble(("hint: ", "bold"), error.hint), soft_wrap=True)
-
-    def _text(self, stream: Stream) -> str:
-        reached = self._reached.get(stream.sink_name)
-        if reached is None:
-            return f"{stream.sink_name}: nothing delivered yet"
-        had = f"{count(reached.changes)} changes and {count(reached.rows)} rows of dumps"
-        return f"{stream.sink_name}: batch {count(reached.batch)}, {had}, the log up to {place(reached.position)}"

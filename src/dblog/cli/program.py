@@ -8,6 +8,8 @@ Errors of ours are shown on standard error as what failed and what to do, withou
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -27,6 +29,8 @@ FAILED, MISUSED, ABSENT, INTERRUPTED = 1, 2, 3, 130
 PANELS = FIRST_LOOK, PIPELINE, DUMPS, DATABASE = "A first look", "The pipeline", "Dumps", "The database"
 """The groups of commands in the help."""
 
+_PASSWORD = re.compile(r"://[^/@:]*:[^@]+@|[?&](ssl)?password=")
+"""Matches a URL that has a password."""
 WIDE = 400
 """Columns of what is not a terminal: there nothing is wrapped or cut."""
 
@@ -59,6 +63,23 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from dblog import __version__
+
+        typer.echo(f"dblog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
 
 
 def main() -> None:
@@ -99,7 +120,23 @@ PipelineName = Annotated[
     typer.Option("--pipeline", metavar="NAME", help="The pipeline; needed only where several share the state store."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-_URL = typer.Option(envvar="DBLOG_URL", metavar="URL", help="The source, as postgresql://user:password@host/database.")
+
+
+def _warn_of_password(context: typer.Context, parameter: typer.CallbackParam, url: str | None) -> str | None:
+    """Say that others can see a password that was typed. One from the environment is not shown to them."""
+    source = context.get_parameter_source(parameter.name or "")
+    if url and _PASSWORD.search(url) and source is not None and source.name == "COMMANDLINE":
+        text = "warning: others on this machine can see the password in --url, with ps: set DBLOG_URL instead"
+        typer.echo(text, err=True)
+    return url
+
+
+def url_option(about: str) -> Any:
+    """The option --url."""
+    return typer.Option(envvar="DBLOG_URL", metavar="URL", help=about, callback=_warn_of_password)
+
+
+_URL = url_option("The source, as postgresql://user:password@host/database.")
 _TABLES = typer.Option(metavar="PATTERNS", help="Tables to follow, like 'public.*, !public.tmp_*'.")
 Url = Annotated[str, _URL]
 Tables = Annotated[str, _TABLES]
@@ -119,6 +156,19 @@ def pipeline_of(place: str | None, name: str | None) -> Iterator[Pipeline]:
 
     with closing(open_store(place)) as store:
         yield only_pipeline(store, name)
+
+
+@contextmanager
+def private_files(private: bool = True) -> Iterator[None]:
+    """Create files for the user alone, in this process and in those that it starts: keys and rows are in them. With
+    False, as the umask says."""
+    before = os.umask(0o077)
+    try:
+        if not private:
+            os.umask(before)
+        yield
+    finally:
+        os.umask(before)
 
 
 def only_with_file(context: typer.Context, allowed: set[str]) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from dblog.cli.log import SUMMARY_SECONDS, Log
 from dblog.cli.program import (
     INTERRUPTED,
     PIPELINE,
@@ -24,6 +24,7 @@ from dblog.cli.program import (
     examples,
     only_with_file,
     print_line,
+    private_files,
 )
 from dblog.cli.serve import Http, TokenVariable, api, token_of
 from dblog.cli.settings import pairs
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_SECONDS = 0.5
-SAY_SECONDS = 10.0
-"""How often the progress is told where it cannot be shown in place."""
+IDLE_SECONDS = 5.0
+"""How often Spark is asked for the progress: while batches come, and when none has come for a while."""
 
 
 class Sink(StrEnum):
@@ -54,7 +55,7 @@ class Sink(StrEnum):
     epilog=examples(
         "dblog run shop.toml",
         "dblog run shop.toml --once",
-        "dblog run --url postgresql://app:secret@db.example.com/shop --table public.orders --into /lake/orders",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog run --table public.orders --into /lake/orders",
         "dblog run --tables 'public.*' --into /lake/shop --format json --once",
         "dblog run --tables 'public.*' --into /lake/shop --every 10 --http 127.0.0.1:8080",
         "dblog run --table public.orders --format noop --checkpoint /tmp/orders --option chunkRows=5000",
@@ -98,7 +99,8 @@ def run(
     Ctrl-C or a termination stops it cleanly, a second Ctrl-C at once; started again it goes on where it stopped.
     Needs Java 17 or newer. The progress is told on standard error, with --json as JSON lines on standard output.
     """
-    from dblog.demo.spark import check_java, quiet
+    from dblog.demo.spark import quiet
+    from dblog.spark.java import check_java
 
     if file is not None:
         from dblog.cli.pipeline import run_file
@@ -118,20 +120,22 @@ def run(
     served = api(http, store, token_of(token_env)) if http is not None else nullcontext()
     check_java()
     with ExitStack() as stack:
-        console = own_console(stack)
+        stack.enter_context(private_files())
+        # Spark's own lines, which --verbose lets through, would break a line in place
+        log = Log(own_console(stack), live=not as_json and not verbose)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
         if not verbose:
             stack.enter_context(quiet(work / "stderr"))
         stop = stack.enter_context(stopping())
         if address := stack.enter_context(served):
-            console.print(f"serving {address}")
+            log.info(f"serving {address}")
         spark = stack.enter_context(spark_session(work, verbose=verbose))
         stop.listen()
         rows = _load(spark, options)
         query = _start(rows, sink, target, marks, once, every)
         stack.callback(_say_stopped, options)
         stack.callback(_stop, query)
-        _follow(query, stop, console, as_json)
+        _follow(query, stop, log, once=once, as_json=as_json)
     if stop.number == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)
 
@@ -210,56 +214,68 @@ def _stop(query: StreamingQuery) -> None:
         query.stop()
 
 
-def _follow(query: StreamingQuery, stop: Stop, console: Console, as_json: bool) -> None:
+def _follow(query: StreamingQuery, stop: Stop, log: Log, *, once: bool, as_json: bool) -> None:
     """Tell the progress until the query ends, or is to. Raises what made it fail."""
     from dblog.spark.failure import cause
 
-    told = _Progress(console, as_json)
-    with console.status("starting") if console.is_terminal and not as_json else nullcontext() as line:
-        while query.isActive and stop.number is None:
-            stop.wait(LOOK_SECONDS)
-            told.look(query, line)
+    told = _Progress(log, as_json)
+    wait = LOOK_SECONDS
+    with log.line():
+        while stop.number is None and query.isActive:
+            stop.wait(wait)
+            wait = LOOK_SECONDS if told.look(query) or once else min(2 * wait, IDLE_SECONDS)
         if query.isActive:
-            console.print("stopping; Ctrl-C ends it at once")
+            log.info("stopping; Ctrl-C ends it at once")
             query.stop()
     failure = query.exception()
     if failure is not None:
         raise cause(str(failure)) from None
-    told.look(query, None, last=True)
+    told.look(query)
+    told.end()
 
 
 class _Progress:
     """Tells what the query has done so far."""
 
-    def __init__(self, console: Console, as_json: bool) -> None:
-        self._console = console
+    def __init__(self, log: Log, as_json: bool) -> None:
+        self._log = log
         self._as_json = as_json
         self._batch = -1
         self._rows = 0
-        self._said = 0.0
+        self._position: int | None = None
+        self._asked = ""
+        self._said = time.monotonic()
 
-    def look(self, query: StreamingQuery, line: Any, *, last: bool = False) -> None:
+    def look(self, query: StreamingQuery) -> bool:
+        """Tell of the batches that are new; whether there are any."""
         from dblog.spark.progress import batches
 
-        done = batches(query)
-        if not done:
-            if last and not self._as_json:
-                self._console.print("ended: there was nothing to do")
-            return
-        for progress in done:
-            if progress["batchId"] > self._batch:
-                self._batch = progress["batchId"]
-                self._rows += progress["numInputRows"]
-                if self._as_json:
-                    print_line(_document(progress))
-        if self._as_json:
-            return
-        text = f"batch {count(self._batch)}, {count(self._rows)} rows, the log up to {place(_position(done[-1]))}"
-        if line is not None:
-            line.update(text)
-        elif last or time.monotonic() - self._said > SAY_SECONDS:
-            self._console.print(f"ended: {text}" if last else text)
+        last = query.lastProgress
+        if last is None or last["timestamp"] == self._asked:
+            return False
+        self._asked = last["timestamp"]
+        new = batches(query, self._batch)
+        for progress in new:
+            self._batch = progress["batchId"]
+            self._rows += progress["numInputRows"]
+            self._position = _position(progress) or self._position
+            if self._as_json:
+                print_line(_document(progress))
+        if self._batch < 0:
+            return False
+        if self._log.in_place:
+            self._log.show(self._text())
+        elif not self._as_json and time.monotonic() - self._said > SUMMARY_SECONDS:
+            self._log.info(self._text())
             self._said = time.monotonic()
+        return bool(new)
+
+    def end(self) -> None:
+        if not self._as_json:
+            self._log.info(f"ended: {self._text() if self._batch >= 0 else 'there was nothing to do'}")
+
+    def _text(self) -> str:
+        return f"batch {count(self._batch)}, {count(self._rows)} rows, the log up to {place(self._position)}"
 
 
 def _document(progress: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 
 from dblog.cli.program import INTERRUPTED, PIPELINE, AsJson, StatePlace, app, examples, notes, print_line
 from dblog.cli.signals import stopping
+from dblog.control.installed import check_installed
 from dblog.errors import ConfigError
 
 Http = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve the HTTP API there.", show_default=False)]
@@ -54,11 +55,8 @@ def token_of(variable: str | None) -> str | None:
 
 def api(http: str, store: str | None, token: str | None) -> AbstractContextManager[str]:
     """The HTTP API, not yet started."""
-    try:
-        from dblog.control.serve import serving
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "the HTTP API needs packages that are not installed", hint="pip install 'dblog[http]'"
-        ) from error
+    check_installed()
+    from dblog.control.serve import serving
+
     api: AbstractContextManager[str] = serving(http, store, token)
     return api

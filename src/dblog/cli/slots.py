@@ -22,6 +22,7 @@ from dblog.cli.program import (
     notes,
     output,
     print_json,
+    url_option,
 )
 from dblog.cli.words import size
 from dblog.errors import ConfigError, SourceError
@@ -36,13 +37,11 @@ app.add_typer(slots, name="slots", rich_help_panel=DATABASE)
 
 @slots.callback(
     invoke_without_command=True,
-    epilog=examples("dblog slots --url postgresql://app:secret@db.example.com/shop", "dblog slots drop dblog_shop"),
+    epilog=examples("DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog slots", "dblog slots drop dblog_shop"),
 )
 def list_without_asking(
     ctx: typer.Context,
-    url: Annotated[
-        str | None, typer.Option(envvar="DBLOG_URL", metavar="URL", help="The source, when no command is given.")
-    ] = None,
+    url: Annotated[str | None, url_option("The source, when no command is given.")] = None,
     place: StatePlace = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +55,9 @@ def list_without_asking(
 
 @slots.command(
     "list",
-    epilog=examples("dblog slots list --url postgresql://app:secret@db.example.com/shop", "dblog slots list --json"),
+    epilog=examples(
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog slots list", "dblog slots list --json"
+    ),
 )
 def list_slots(url: Url, place: StatePlace = None, as_json: AsJson = False) -> None:
     """Show all replication slots of the database, who reads them, and how much log each keeps on the server."""

@@ -25,6 +25,7 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
 
     own = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
     own["spark.sql.warehouse.dir"] = str(work / "warehouse")
+    own["spark.hadoop.fs.permissions.umask-mode"] = f"{_umask():03o}"  # Java's files have their own
     own |= settings or {}
     try:
         with fetching(own.get("spark.jars.packages", "")):
@@ -35,6 +36,13 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
         yield spark
     finally:
         spark.stop()
+
+
+def _umask() -> int:
+    """The umask of this process, which can only be read by setting another."""
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
 
 
 def own_console(stack: ExitStack) -> Console:

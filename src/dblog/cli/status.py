@@ -25,7 +25,7 @@ from dblog.cli.program import (
     print_json,
     print_line,
 )
-from dblog.cli.words import ago, count, duration, place, size
+from dblog.cli.words import ago, count, duration, moment, place, size
 
 if TYPE_CHECKING:
     from dblog.state.pipeline import Pipeline
@@ -70,21 +70,33 @@ def _page(now: dict[str, Any], open_dumps: list[Dump]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    state = now["state"]
+    state = _state(now)
     grid.add_row("pipeline", Text.assemble(now["pipeline"], "  ", (state, STYLES.get(state, "yellow"))))
     for label, text in _facts(now):
         grid.add_row(label, text)
     return Group(grid, "", dump_table(open_dumps)) if open_dumps else grid
 
 
+def _state(now: dict[str, Any]) -> str:
+    """A pipeline that knows no table yet and waits for something does not run: it waits."""
+    starting = now["state"] == "running" and now.get("waiting") and not now.get("tables")
+    return "waiting" if starting else str(now["state"])
+
+
 def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """What can be said; a pipeline that starts, or never did, has not told everything."""
+    from dblog.state.pipeline import ALIVE
+
     if now.get("error"):
         yield "error", Text(str(now["error"]), "red")
-    if now["state"] != "running" and "updated_at" in now:
+    if "since" in now:
+        yield now["state"], Text(f"since {moment(now['since'])}, {ago(now['since'])}: {now['reason']}", "yellow")
+    if now.get("restarts"):
+        yield "restarts", f"{count(now['restarts'])} since it was started"
+    if now["state"] not in ALIVE and "updated_at" in now:
         yield "last seen", ago(now["updated_at"])
     if "source" in now:
-        yield "source", f"{now['source']}, {_tables(now)}, slot {now.get('slot', '?')}"
+        yield "source", f"{now['source']}{_tables(now)}, slot {now.get('slot', '?')}"
     if "started_at" in now:
         yield "process", f"{now.get('pid', '?')} on {now.get('host', '?')}, started {ago(now['started_at'])}"
     if "lag_seconds" in now or "lag_bytes" in now:
@@ -120,4 +132,6 @@ def _slot(health: dict[str, Any]) -> Text:
 
 def _tables(now: dict[str, Any]) -> str:
     many = len(now.get("tables", {}))
-    return "1 table" if many == 1 else f"{count(many)} tables"
+    if not many and _state(now) == "waiting":
+        return ""
+    return ", 1 table" if many == 1 else f", {count(many)} tables"

@@ -18,6 +18,7 @@ from dblog.cli.program import (
     output,
     pipeline_of,
     print_json,
+    url_option,
 )
 from dblog.cli.words import count
 from dblog.errors import ConfigError
@@ -26,15 +27,14 @@ from dblog.errors import ConfigError
 @app.command(
     epilog=examples(
         "dblog tables",
-        "dblog tables --url postgresql://app:secret@db.example.com/shop --tables 'public.*'",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog tables --tables 'public.*'",
         "dblog tables --json | jq keys",
     ),
     rich_help_panel=PIPELINE,
 )
 def tables(
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Ask this database, not the pipeline; needs --tables.")
-    ] = None,
+    context: typer.Context,
+    url: Annotated[str | None, url_option("Ask this database, not the pipeline; needs --tables.")] = None,
     patterns: Annotated[
         str | None, typer.Option("--tables", metavar="PATTERNS", help="With --url: which tables, like 'public.*'.")
     ] = None,
@@ -43,6 +43,9 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Show the captured tables with their keys, columns and estimated rows."""
+    typed = context.get_parameter_source("url")
+    if patterns is None and typed is not None and typed.name != "COMMANDLINE":
+        url = None  # in the environment for other commands
     if (url is None) != (patterns is None):
         raise ConfigError("--url and --tables go together", hint="without both, the pipeline's tables are shown")
     if url is not None and patterns is not None:

@@ -38,9 +38,12 @@ from dblog.control.models import (
     Settings,
     Status,
     Tables,
+    Waiting,
 )
+from dblog.control.page import add_page
 from dblog.errors import ConfigError, Conflict, DBLogError, NotFound, StateError
 from dblog.state.pipeline import Pipeline, only_pipeline, pipelines
+from dblog.state.pipeline import ready as is_ready
 from dblog.state.requests import Wish, read_request
 from dblog.state.store import Store
 
@@ -83,6 +86,7 @@ def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> 
         title="DBLog control plane",
         version="1",
         description="Dumps, settings and the state of pipelines. Errors are `{error, hint}`.",
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -93,6 +97,7 @@ def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> 
     app.include_router(_health(stores))
     for router in (_overview(stores), _pipeline(stores), _dumps(stores), _events(stores, hub)):
         app.include_router(router, responses=guarded, dependencies=security)
+    add_page(app)
     _explain_errors(app)
     app.add_middleware(Limit)
     app.add_middleware(Gate, token=token)
@@ -111,18 +116,20 @@ def _health(stores: Stores) -> APIRouter:
     @router.get("", responses=answers)
     @router.get("/ready", responses=answers)
     def ready(choice: Chosen, response: Response) -> Health:
-        """The store answers and the pipeline, or every one, runs."""
+        """The store answers and the pipeline, or every one, runs; or waits and restarts, but not for long."""
         try:
             with stores.open() as store:
                 names = pipelines(store) if choice.pipeline is None else [choice.pipeline]
-                states = {name: str(Pipeline(store, name).status()["state"]) for name in names}
+                found = {name: Pipeline(store, name).status() for name in names}
         except StateError as error:
             log.warning("the state store does not answer: %s", error)
             response.status_code = 503
-            return Health(ready=False, store=False, pipelines={})
-        healthy = bool(states) and all(state == "running" for state in states.values())
+            return Health(ready=False, store=False, pipelines={}, waiting={})
+        healthy = bool(found) and all(is_ready(status) for status in found.values())
         response.status_code = 200 if healthy else 503
-        return Health(ready=healthy, store=True, pipelines=states)
+        states = {name: str(status["state"]) for name, status in found.items()}
+        waiting = {name: Waiting.model_validate(status) for name, status in found.items() if "since" in status}
+        return Health(ready=healthy, store=True, pipelines=states, waiting=waiting)
 
     return router
 

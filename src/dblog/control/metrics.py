@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dblog.state.pipeline import Pipeline
+from dblog.state.pipeline import ALIVE, Pipeline
 from dblog.state.requests import Dump, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+STATES = (*ALIVE, "stopped", "failed", "lost", "never started")
 WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 
 Sample = tuple[Mapping[str, str], float | None]
@@ -56,7 +57,18 @@ def _dumps(value: Callable[[Dump], float | None]) -> Callable[[Seen], Iterable[S
 
 
 def _up(seen: Seen) -> Iterator[Sample]:
-    yield {}, seen.status["state"] == "running"
+    yield {}, seen.status["state"] in ALIVE
+
+
+def _state(seen: Seen) -> Iterator[Sample]:
+    state = seen.status["state"]
+    for each in dict.fromkeys((*STATES, state)):
+        yield {"state": each}, each == state
+
+
+def _waiting(seen: Seen) -> Iterator[Sample]:
+    since = seen.status.get("since")
+    yield {}, 0.0 if since is None else max(0.0, seen.at - since)
 
 
 def _age(seen: Seen) -> Iterator[Sample]:
@@ -76,7 +88,10 @@ def _by_state(seen: Seen) -> Iterator[Sample]:
 
 
 METRICS = (
-    Metric("dblog_up", "gauge", "1 while the pipeline runs, else 0", _up),
+    Metric("dblog_up", "gauge", "1 while the pipeline runs, waits for its sink or restarts, else 0", _up),
+    Metric("dblog_state", "gauge", "1 for the pipeline's present `state`, else 0", _state),
+    Metric("dblog_waiting_seconds", "gauge", "time since it waits for its sink or restarts; 0: it does not", _waiting),
+    Metric("dblog_restarts_total", "counter", "restarts of a query that had failed", _status("restarts")),
     Metric("dblog_status_age_seconds", "gauge", "time since the pipeline last said anything of itself", _age),
     Metric("dblog_lag_bytes", "gauge", "log of the database that is not delivered yet", _status("lag_bytes")),
     Metric(

@@ -182,13 +182,21 @@ class Live(BaseModel):
     live: Literal[True] = True
 
 
+class Waiting(BaseModel):
+    """Since when and why a pipeline delivers nothing."""
+
+    since: float
+    reason: str | None = None
+
+
 class Health(BaseModel):
-    """Ready: the store answers and the pipelines run."""
+    """Ready: the store answers and the pipelines run, or have not waited for long."""
 
     live: Literal[True] = True
     ready: bool
     store: bool = Field(description="whether the state store answers")
     pipelines: dict[str, str] = Field(description="the state of each")
+    waiting: dict[str, Waiting] = Field(description="those that wait for their sink or restart")
 
 
 class PipelineState(BaseModel):
@@ -234,8 +242,14 @@ class Status(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     pipeline: str
-    state: str = Field(description="running, stopped, failed, lost (silent since updated_at) or never started")
+    state: str = Field(
+        description="running, waiting for sink, restarting, stopped, failed, lost (silent since updated_at) "
+        "or never started"
+    )
     error: str | None = None
+    since: float | None = Field(None, description="when it began to wait for its sink, or to restart")
+    reason: str | None = Field(None, description="why it waits for its sink, or restarts")
+    restarts: int | None = Field(None, description="how often its query was started again after a failure")
     source: str | None = None
     slot: str | None = None
     host: str | None = None
@@ -258,7 +272,7 @@ class Status(BaseModel):
     last_select_seconds: float | None = None
     spool_bytes: int | None = None
     slot_health: SlotHealth | None = None
-    waiting: str | None = Field(None, description="why no round of a dump opens now")
+    waiting: str | None = Field(None, description="what the start waits for, or why no round of a dump opens now")
 
 
 class TableDump(BaseModel):

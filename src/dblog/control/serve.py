@@ -68,16 +68,26 @@ def parse_address(text: str) -> tuple[str, int]:
     raise ConfigError(f"{text!r} is not an address to serve at", hint="write host:port, like 127.0.0.1:8080")
 
 
-def _prepare(address: str, place: str | None, token: str | None) -> tuple[_Server, socket.socket]:
+def check_address(address: str, token: str | None) -> None:
+    """Raise ConfigError when nothing could be served at the address now."""
+    _listening(address, token).close()
+
+
+def _listening(address: str, token: str | None) -> socket.socket:
     host, port = parse_address(address)
     if token is None and not is_loopback(host):
         raise ConfigError(
             f"{host!r} can be reached from other machines, and there is no token",
             hint="set a token, or serve at 127.0.0.1",
         )
+    return _bind(host, port)
+
+
+def _prepare(address: str, place: str | None, token: str | None) -> tuple[_Server, socket.socket]:
+    bound = _listening(address, token)
     app = create_app(lambda: open_store(place), token=token)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
-    return _Server(config, app.state.hub), _bind(host, port)
+    return _Server(config, app.state.hub), bound
 
 
 def _bind(host: str, port: int) -> socket.socket:

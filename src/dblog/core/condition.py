@@ -1,4 +1,7 @@
-"""Conditions that people write for a dump: one expression, and nothing that could leave its parentheses."""
+"""SQL that people write, a dump's condition and the probe: nothing that could leave the parentheses around it.
+
+Such a text runs as part of one statement of ours, in a read-only transaction that it cannot end.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,35 @@ import re
 from dblog.errors import ConfigError
 
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--|/\*|\*/|.""", re.DOTALL)
-_HINT = "write one expression like customer_id = 7 AND state <> 'done'; no ; $ \\ or comments outside of quotes"
+_LIMITS = "no ; $ \\ or comments outside of quotes"
 
 
 def check_condition(text: str) -> None:
     """Raise ConfigError unless the text stays within parentheses that are put around it. Whether it means anything
     is for the database to say."""
+    _check(text, "condition", f"write one expression like customer_id = 7 AND state <> 'done'; {_LIMITS}")
+
+
+def probe_statement(text: str) -> str:
+    """The statement that asks a probe. As a subquery the probe can neither end the transaction it runs in nor change
+    its mode, and the server refuses there what changes rows or writes a file. Raises ConfigError."""
+    query = text.strip().removesuffix(";")
+    _check(query, "probe", f"write one query like SELECT count(*) FROM jobs WHERE state = 'new'; {_LIMITS}")
+    return f"select * from ({query}) as probe"
+
+
+def _check(text: str, what: str, hint: str) -> None:
     depth = 0
     if "\\" in text or "\0" in text:  # a backslash may escape a quote, depending on the server
-        raise ConfigError(f"the condition {text!r} contains a backslash", hint=_HINT)
-    for token in _TOKEN.findall(text):
+        raise ConfigError(f"the {what} {text!r} contains a backslash", hint=hint)
+    for found in _TOKEN.finditer(text):
+        token = found[0]
         if token in ("--", "/*", "*/", ";", "$", "'", '"', "`"):
-            raise ConfigError(f"the condition {text!r} contains {token} outside of quotes", hint=_HINT)
+            raise ConfigError(f"the {what} {text!r} contains {token} outside of quotes", hint=hint)
+        if token == "#" and "\n" in text[found.end() :]:  # an operator of PostgreSQL, a comment of MySQL
+            raise ConfigError(f"the {what} {text!r} contains # before the end of a line", hint="write it in one line")
         depth += (token == "(") - (token == ")")
         if depth < 0:
             break
     if depth or not text.strip():
-        raise ConfigError(f"the condition {text!r} is not one expression", hint=_HINT)
+        raise ConfigError(f"the {what} {text!r} is empty, or its parentheses do not match", hint=hint)

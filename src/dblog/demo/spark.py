@@ -1,12 +1,9 @@
-"""Spark for the demo: is there a Java for it, and where does its chatter go?"""
+"""Spark for the demo: a session on this machine, and where its chatter goes."""
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,28 +13,8 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblog.errors import ConfigError, DBLogError
+from dblog.errors import DBLogError
 from dblog.spark.session import session
-
-LEAST_JAVA = 17
-_GET_JAVA = (
-    f"install Java {LEAST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless) or point JAVA_HOME to one"
-)
-
-
-def check_java() -> None:
-    """Raise ConfigError unless there is a Java that Spark can run on. Spark's own words for this are hard to read."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"
-    if shutil.which(java) is None:
-        where = f"JAVA_HOME is {home!r}, but there is no bin/java in it" if home else "there is no java on the PATH"
-        raise ConfigError(f"Spark needs Java: {where}", hint=_GET_JAVA)
-    shown = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    version = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
-    if version is None:
-        raise ConfigError(f"{java!r} does not tell its version", hint=_GET_JAVA)
-    if int(version[1]) < LEAST_JAVA:
-        raise ConfigError(f"Spark needs Java {LEAST_JAVA} or newer, and {java!r} is Java {version[1]}", hint=_GET_JAVA)
 
 
 @contextmanager

@@ -52,6 +52,7 @@ class Stream:
             .option("chunkRows", max(10, table.seeded // (ROUNDS * PARALLELISM) + 1))
             .option("parallelism", PARALLELISM)
             .option("spool", str(work / "spool" / table.name))
+            .option("state", str(work / "state.db"))  # not the user's own: the demo leaves nothing behind
             .load()
         )
         self._query: StreamingQuery = (

@@ -27,8 +27,10 @@ from dblog.sinks.base import Sink
 from dblog.sinks.route import MASKS, Route
 from dblog.sinks.settings import Kind, Setting, check_settings, choice, flag, mapping, nearest, number, text, texts
 from dblog.spark.options import OPTIONS, Options, read_options
+from dblog.state.pipeline import UNREADY_SECONDS
 
 EVERY_SECONDS = 5.0
+RESTARTS = 5
 
 ELSEWHERE = {
     "url": "source.url",
@@ -78,6 +80,12 @@ class Config:
     alone: bool
     """Whether the file has one sink only."""
     secrets: tuple[str, ...]
+    restarts: int = RESTARTS
+    """How often a stream that failed is started again within ten minutes."""
+    unready_after: float = UNREADY_SECONDS
+    """After how many seconds a stream that waits for its sink, or restarts, is not ready."""
+    private: bool = True
+    """Whether what the sinks write is for the user of the process alone."""
 
 
 def read_config(path: Path) -> Config:
@@ -168,7 +176,15 @@ PIPELINE = (
     Setting("folder", "where a restart finds what it needs; without it, <file>.dblog beside the file", text(), None),
     Setting("spool", "where captured log and chunks wait; without it, in the folder", text("a folder or URI"), None),
     Setting("every", "seconds from batch to batch", number(0.0, 86_400.0), default=EVERY_SECONDS),
+    Setting("restarts", "of a failed stream within ten minutes", number(0, 100), default=RESTARTS),
+    Setting(
+        "unready_after",
+        "seconds of waiting for a sink, or of restarts, until /health/ready says 503",
+        number(0.0, 86_400.0),
+        default=UNREADY_SECONDS,
+    ),
     Setting("state", "the state store", text("a file or off"), default=None),
+    Setting("private", "false: others may read the output, as the umask says", flag(), default=True),
     Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
     Setting("token", "the HTTP API's token", text(), default=None, secret=True),
 )
@@ -239,6 +255,9 @@ class _File:
                 if s["enabled"]
             ),
             alone=len(sinks) == 1,
+            restarts=pipeline["restarts"],
+            unready_after=pipeline["unready_after"],
+            private=pipeline["private"],
             secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
         )
 
@@ -340,10 +359,12 @@ class _File:
             self._wrong(f"{where!r} is not a table", f"write [{where}]")
             return {}
         secret = {s.name for s in known if s.secret}
+        tables = {s.name for s in known if s.kind.table}
         there, lost = {}, set()
         for name, value in given.items():
             try:
-                there[name] = filled(f"{where}.{name}", value, self._beside, secret=name in secret)
+                place = f"{where}.{name}"
+                there[name] = filled(place, value, self._beside, secret=name in secret, table=name in tables)
                 self._secrets += _secrets(there[name])
             except ConfigError as error:
                 self._problems.append(error)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dblog.errors import SinkUnreachable
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.route import Route, routed
+from dblog.spark.failure import plain
 from dblog.spark.options import read_options
 from dblog.spark.ranges import TableRange, ranges_of, run_selects, work_of
 from dblog.spark.work import Work
@@ -22,6 +23,7 @@ from dblog.spool import Spool
 from dblog.tasks import Emit, Log
 
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0
+"""Seconds until a sink that is away is tried again, doubled each time, and the longest wait."""
 REMEMBERED = 1000
 """As many batches as Spark could be asked for the progress of, and more."""
 
@@ -35,14 +37,15 @@ class Delivery:
         sink: Sink,
         options: Mapping[str, str],
         routes: Sequence[Route] = (),
-        told: Callable[[str], None] = lambda text: None,
+        away: Callable[[str], None] = lambda reason: None,
     ) -> None:
+        """`away` is called each time that the sink does not answer."""
         read = read_options(options)
         self._spark = spark
         self._sink = sink
         self._options = dict(options)
         self._routes = routes
-        self._told = told
+        self._away = away
         self._spool = Spool(read.spool)
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
@@ -50,6 +53,8 @@ class Delivery:
         self.rows: dict[int, int] = {}
         """By the number of a batch: how many rows of dumps the sink has been given up to it. Of the last batches."""
         self._given = 0
+        self.begun = False
+        """Whether the sink has been given anything."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         work = work_of(frame)
@@ -72,13 +77,17 @@ class Delivery:
         return Batch(number, position, tuple(routed(_table(r), self._routes) for r in ranges))
 
     def _write(self, batch: Batch) -> None:
+        self.begun = True
         delay = FIRST_DELAY
         while True:
             try:
                 self._sink.write(batch)
                 return
-            except SinkUnreachable as error:
-                self._told(f"the sink is away, next try in {delay:.0f} s: {error.message}")
+            except Exception as error:
+                away = plain(error)  # a task of the sink's may have found out
+                if not isinstance(away, SinkUnreachable):
+                    raise
+                self._away(away.message)
                 if self._stopped.wait(delay):
                     raise
                 delay = min(2 * delay, LAST_DELAY)

@@ -1,39 +1,47 @@
 """A pipeline at work: one stream for each of its sinks, each with its own slot, checkpoint, spool and dumps.
 
-A stream that fails does not disturb the others, and one whose sink is away waits for it alone.
+A stream that fails does not disturb the others, and one whose sink is away waits for it alone. A query that fails for
+a reason that may pass is started again, on the same checkpoint: the batch that was being delivered is repeated.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from pyspark import InheritableThread
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dblog.errors import ConfigError, DBLogError, SinkError, SinkUnreachable
+from dblog.core.offset import Offset
+from dblog.errors import ConfigError, DBLogError, NotFound, SinkError, SinkUnreachable
+from dblog.pipelines.checkpoint import resume_offset
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
+from dblog.pipelines.reached import Reached, reached_by
+from dblog.pipelines.report import Report
+from dblog.pipelines.restart import Restarts, may_pass
 from dblog.pipelines.secrets import hiding
 from dblog.sinks.base import Place, Sink
 from dblog.sinks.route import Route
-from dblog.spark.failure import cause
+from dblog.spark.failure import plain
 from dblog.spark.options import Options, read_options
-from dblog.spark.progress import batches, offset
+from dblog.spark.progress import batches
 from dblog.state import open_store
-from dblog.state.pipeline import Pipeline
+from dblog.state.pipeline import WAITING, Pipeline
 
 DRAIN_SECONDS = 30.0
 """So long a batch may still take when the pipeline is to stop."""
 LOOK_SECONDS = 0.05
 SETTLE_SECONDS = 5.0
+"""How long the start of the next stream waits for the source of this one."""
+SETTLE_LOOK_SECONDS = 1
+"""How often a query that has started is asked whether its source has answered."""
 _STARTING = threading.Lock()
 """Streams start one after the other: Spark gives a Python process ten seconds to come up, whatever else comes up."""
 
@@ -43,32 +51,21 @@ JOINED = ("spark.jars.packages", "spark.sql.extensions")
 """Settings of Spark that are lists: those of several sinks are put together."""
 
 Told = Callable[[str, str], None]
-"""Takes a stream's name and what there is to say of it."""
-
-
-@dataclass(frozen=True)
-class Reached:
-    """How far a stream is."""
-
-    batch: int
-    position: int | None
-    seconds: float
-    at: str
-    changes: int
-    """Of the log, since the stream was started."""
-    rows: int
-    """Of dumps, likewise."""
+"""Takes a sink's name and what there is to say of its stream."""
 
 
 class Stream:
     """The stream of one sink."""
 
-    def __init__(self, config: Config, sink: SinkConfig, told: Told) -> None:
+    def __init__(self, config: Config, sink: SinkConfig, told: Told, warned: Told) -> None:
         self.sink_name = sink.name
         self.folder = config.folder / sink.name
         self.name = _stream_name(config, sink, self.folder)
         self.routes: Sequence[Route] = sink.routes
-        self.sink: Sink = sink.maker(sink.settings, Place(self.name, config.path.absolute().parent))
+        self._make_sink: Callable[[], Sink] = lambda: sink.maker(
+            sink.settings, Place(self.name, config.path.absolute().parent)
+        )
+        self.sink = self._make_sink()
         self.options = {
             **config.source,
             "slot": self.name,
@@ -79,15 +76,27 @@ class Stream:
             **({} if config.state is None else {"state": config.state}),
         }
         self.read: Options = read_options(self.options)
+        self.checkpoint = self.folder / "checkpoint"
+        self.resumes: Offset | None = resume_offset(self.checkpoint)
+        """Where the stream goes on; None when it is new."""
         self.error: DBLogError | None = None
         self._every = config.every
         self._hidden = hiding(config.secrets)
-        self._told = told
+        self._told, self._warned = told, warned
+        self._restarts = config.restarts
+        self.report = Report(self.read.state, self.name, config.unready_after, self._warn)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._taking = False
-        self._taken = -1
+        self._taken = self._seen = -1
+        self._before = (0, 0)
+        """Changes and rows of the queries that have failed."""
+        self._last: Reached | None = None
+        self._new: list[Reached] = []
+        self._failure: Exception | None = None
         self._delivery: Delivery | None = None
+        self._begun = False
+        """Whether the sink has been given anything, by this query or one before it."""
         self._query: StreamingQuery | None = None
         self._thread: threading.Thread | None = None
 
@@ -112,6 +121,7 @@ class Stream:
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)  # it may be of an earlier release
         (self.folder / KEPT).write_text(f"{self.name}\n", "utf-8")
         self._thread = InheritableThread(
             target=lambda: self._run(spark, once), name=f"dblog-stream-{self.sink_name}", daemon=True
@@ -123,11 +133,22 @@ class Stream:
         return self._thread is None or not self._thread.is_alive()
 
     def reached(self) -> list[Reached]:
-        """The batches that Spark remembers, the newest last."""
+        """The batches that were delivered since the last call, the newest last. Asks Spark only if there are any."""
+        self._collect()
+        with self._changed:
+            new, self._new = self._new, []
+        return new
+
+    def _collect(self) -> None:
         query, delivery = self._query, self._delivery
-        if query is None or delivery is None:
-            return []
-        return [_reached(p, delivery.rows.get(p["batchId"], 0)) for p in batches(query)]
+        if query is None or delivery is None or self._taken <= self._seen:
+            return
+        found = batches(query, self._seen)
+        with self._changed:
+            for progress in (p for p in found if p["batchId"] > self._seen):
+                self._seen = progress["batchId"]
+                self._last = reached_by(progress, delivery.rows.get(self._seen, 0), self._before)
+                self._new.append(self._last)
 
     def take_no_more(self) -> None:
         """The batch that is being written is the last; a sink that is away is not waited for."""
@@ -153,27 +174,70 @@ class Stream:
 
     def _committed(self, query: StreamingQuery) -> bool:
         """Whether Spark has written down that the last batch is delivered: its progress comes after that."""
-        return self._taken < 0 or any(p["batchId"] >= self._taken for p in batches(query)[-1:])
+        return self._taken < 0 or bool(batches(query, self._taken - 1))
 
     def _run(self, spark: SparkSession, once: bool) -> None:
+        """One query after the other, until one ends without a failure or with one that needs a person."""
+        self.report.start()
+        restarts = Restarts(self._restarts, once=once)
         try:
             # jobs of several streams take turns, so that a slow one does not hold up the others
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-            if not self._open(spark):
-                return
-            self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._tell)
-            with _STARTING:
-                self._query = self._started(spark, once)
-                self._settle(self._query)
-            if self._stopping.is_set():
-                self._query.stop()
-            self._query.awaitTermination()
+            while (error := self._failed(spark, once)) is not None and not self._stopping.is_set():
+                said = self._said(error)
+                delay = restarts.next() if may_pass(error, once=once) else None
+                if delay is None:
+                    self.error = said
+                    break
+                self.report.restarting(said.message)
+                self._warn(
+                    f"the stream failed, restart {restarts.used} of {restarts.most} in {delay:.0f} s: {said.message}"
+                )
+                self._stopping.wait(delay)
+                self.sink = self._make_sink()
         except Exception as error:
-            if not self._stopping.is_set():
-                self.error = self.error or self._said(error)
+            self.error = self._said(error)
         finally:
-            self._close()
-            self._say_ended()
+            if self.error is not None and self.resumes is None and not self._begun:
+                self._leave_nothing()
+            self.report.end(None if self.error is None else str(self.error))
+
+    def _failed(self, spark: SparkSession, once: bool) -> Exception | None:
+        """Run a query until it ends; what made it fail."""
+        self._failure = None
+        try:
+            self._deliver(spark, once)
+            failure = None
+        except Exception as error:
+            failure = self._failure or plain(error)
+        with suppress(Exception):  # the JVM may be gone
+            self._collect()
+        try:
+            self.sink.close()
+        except Exception as error:
+            if self._stopping.is_set():
+                self.error = self._said(error)
+            failure = failure or error
+        return failure
+
+    def _deliver(self, spark: SparkSession, once: bool) -> None:
+        self._taken = -1
+        if self._last is not None:
+            self._before = self._last.changes, self._last.rows
+        if not self._open(spark):
+            return
+        self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away)
+        with _STARTING:
+            query = self._query = self._started(spark, once)
+            self._settle(query)
+        if self._stopping.is_set():
+            query.stop()
+        while not self._works(query) and not query.awaitTermination(SETTLE_LOOK_SECONDS):
+            pass
+        self._say_running()
+        if not self.report.restarts:
+            self._tell("started")
+        query.awaitTermination()
 
     def _open(self, spark: SparkSession) -> bool:
         """Open the sink, when it is there; False when there is no time for that any more."""
@@ -181,9 +245,11 @@ class Stream:
         while not self._stopping.is_set():
             try:
                 self.sink.open(spark)
+                if self.report.now.state == WAITING:
+                    self._say_running()
                 return True
             except SinkUnreachable as error:
-                self._tell(f"the sink is away, next try in {delay:.0f} s: {error.message}")
+                self._sink_away(error.message)
                 self._stopping.wait(delay)
                 delay = min(2 * delay, LAST_DELAY)
         return False
@@ -191,7 +257,7 @@ class Stream:
     def _started(self, spark: SparkSession, once: bool) -> StreamingQuery:
         rows = spark.readStream.format("dblog").options(**self.options).load()
         writer = rows.writeStream.foreachBatch(self._take).queryName(self.name)
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
         if once:
             writer = writer.trigger(availableNow=True)
         else:
@@ -202,9 +268,13 @@ class Stream:
         """Wait a little for the source's process to answer."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while query.isActive and time.monotonic() < deadline and not self._stopping.is_set():
-            if query.lastProgress is not None or query.status["message"].startswith(("Processing", "Waiting")):
+            if self._works(query):
                 return
             time.sleep(LOOK_SECONDS)
+
+    def _works(self, query: StreamingQuery) -> bool:
+        """Whether the source's process has answered."""
+        return query.lastProgress is not None or query.status["message"].startswith(("Processing", "Waiting"))
 
     def _take(self, frame: DataFrame, number: int) -> None:
         with self._changed:
@@ -213,12 +283,15 @@ class Stream:
             self._taking = True
         try:
             assert self._delivery is not None
-            self._delivery(frame, number)
+            try:
+                self._delivery(frame, number)
+            finally:
+                self._begun |= self._delivery.begun
             self._taken = number
+            self._say_running()
         except Exception as error:
-            if not self._stopping.is_set():
-                self.error = self._said(error)
-            elif isinstance(error, SinkUnreachable):
+            self._failure = plain(error)
+            if self._stopping.is_set() and isinstance(self._failure, SinkUnreachable):
                 self._tell("the sink is still away: it is given the batch when the pipeline runs again")
             raise
         finally:
@@ -226,48 +299,54 @@ class Stream:
                 self._taking = False
                 self._changed.notify_all()
 
-    def _say_ended(self) -> None:
-        """Tell the state store, which the source's process does not know or had no time to do."""
-        if self.read.state == "off":
-            return
+    def _leave_nothing(self) -> None:
+        """Take back what a new stream has made that failed before its sink was given anything: its slot would keep log
+        on the server for nobody. A later start begins anew."""
         try:
-            with closing(open_store(self.read.state)) as store:
-                pipeline = Pipeline(store, self.name)
-                if self.error is None:
-                    pipeline.stopped()
-                else:
-                    pipeline.open()
-                    pipeline.say({**pipeline.status(), "state": "failed", "error": str(self.error)})
+            self.read.source.abandon()
+            shutil.rmtree(self.checkpoint, ignore_errors=True)
+        except NotFound:
+            pass  # it did not come so far
         except DBLogError as error:
-            self._tell(error.message)
+            self._tell(f"the replication slot {self.name!r} may be left on the server: {error.message}")
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    def _sink_away(self, reason: str) -> None:
+        hidden = self._hidden(reason)
+        if self.report.waiting(hidden):
+            self._warn(f"the sink is away, and is tried again every {LAST_DELAY:.0f} s at last: {hidden}")
+
+    def _say_running(self) -> None:
+        """The sink has taken a batch, or the source has answered."""
+        before = self.report.running()
+        if before is not None and before.since is not None:
+            what = "the sink is back" if before.state == WAITING else "running again"
+            self._tell(f"{what} after {time.time() - before.since:.0f} s")
 
     def _tell(self, text: str) -> None:
         self._told(self.sink_name, self._hidden(text))
 
+    def _warn(self, text: str) -> None:
+        self._warned(self.sink_name, self._hidden(text))
+
     def _said(self, error: Exception) -> DBLogError:
         """An error as people are told it."""
-        if isinstance(error, PySparkException):
-            error = cause(str(error))
+        error = plain(error)
         if isinstance(error, DBLogError):
             return type(error)(self._hidden(error.message), hint=error.hint and self._hidden(error.hint))
         what = self._hidden(f"{type(error).__name__}: {error}")
         return SinkError(f"sink {self.sink_name!r} failed: {what}", hint="dblog run --verbose shows more")
 
-    def _close(self) -> None:
-        try:
-            self.sink.close()
-        except Exception as error:
-            self.error = self.error or self._said(error)
 
-
-def streams_of(config: Config, told: Told) -> list[Stream]:
-    """The streams of a pipeline, not yet started. Raises ConfigError."""
+def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[Stream]:
+    """The streams of a pipeline, not yet started. What is wrong and may pass is `warned` of. Raises ConfigError."""
     if len(config.sinks) > 1 and any(name.lower() == "serverid" for name in config.source):
         raise ConfigError(
             f"{config.path}: source.options.serverId is one number, and each of the sinks needs its own",
             hint="leave it out: each gets its own",
         )
-    return [Stream(config, sink, told) for sink in config.sinks]
+    return [Stream(config, sink, told, warned or told) for sink in config.sinks]
 
 
 def check_routes(streams: Sequence[Stream]) -> None:
@@ -313,14 +392,3 @@ def _stream_name(config: Config, sink: SinkConfig, folder: Path) -> str:
     if kept.exists():
         return kept.read_text("utf-8").strip()
     return config.name if config.alone else f"{config.name}_{sink.name}"
-
-
-def _reached(progress: Any, rows: int) -> Reached:
-    return Reached(
-        progress["batchId"],
-        offset(progress, "endOffset").get("pos"),
-        progress["batchDuration"] / 1000,
-        progress["timestamp"],
-        offset(progress, "latestOffset").get("events", 0),
-        rows,
-    )

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dblog.core.masking import HIDDEN, without_secrets
 from dblog.errors import ConfigError
 
-HIDDEN = "***"
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -36,14 +36,17 @@ class Filled(str):
         return repr(self.written)
 
 
-def filled(key: str, value: Any, folder: Path, *, secret: bool) -> Any:
-    """A value of the file with everything in its place. Raises ConfigError that names the key and what is not there."""
+def filled(key: str, value: Any, folder: Path, *, secret: bool, table: bool = False) -> Any:
+    """A value of the file with everything in its place. Raises ConfigError that names the key and what is not there.
+
+    With `secret` the value is never shown, and may be written as a table that says where it is; unless it is a `table`
+    itself: then its entries may."""
     if isinstance(value, str):
         return _text(key, value, secret=secret)
     if isinstance(value, list):
         return [filled(key, item, folder, secret=secret) for item in value]
     if isinstance(value, dict):
-        if secret and set(value) in ({"env"}, {"file"}):
+        if secret and not table and set(value) in ({"env"}, {"file"}):
             return _secret(key, value, folder)
         return {name: filled(f"{key}.{name}", item, folder, secret=secret) for name, item in value.items()}
     return value
@@ -108,12 +111,6 @@ def with_password(url: str, password: str) -> Secret:
 
 
 def hiding(secrets: Iterable[str]) -> Callable[[str], str]:
-    """Makes of a text one in which none of these occurs."""
-    known = sorted({form for s in secrets if s for form in (str(s), quote(s, safe=""))}, key=len, reverse=True)
-
-    def hidden(text: str) -> str:
-        for secret in known:
-            text = text.replace(secret, HIDDEN)
-        return text
-
-    return hidden
+    """A function that returns a text without these secrets."""
+    known = tuple(secrets)
+    return lambda text: without_secrets(text, known)

@@ -6,7 +6,8 @@
 
 A batch is given again after a crash, with the same id and the same rows, until it has been taken: a sink that is to
 be exact remembers, together with the rows, the id of the last batch it has taken. Batches come in order and one at a
-time. A sink that raises `SinkUnreachable` is given the batch again after a while; any other error ends the pipeline.
+time. A sink that raises `SinkUnreachable` is given the batch again after a while. `SinkError` ends its stream. After
+any other error the stream is started again, a few times: a new object of the sink is given the batch.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from dblog.core.masking import without_secrets
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ def failure(error: Exception, secrets: Iterable[str]) -> Exception:
     if not found:
         return error
     kind, said = found[-1]
-    for secret in secrets:
-        said = said if secret.isdigit() else said.replace(secret, "***")
+    # Numbers are times and sizes: all options of the producer count as secrets.
+    said = without_secrets(said, (secret for secret in secrets if not secret.isdigit()))
     if kind in AWAY:
         return SinkUnreachable(f"kafka is away: {said.strip() or kind}", hint="check the brokers")
     return SinkError(f"kafka does not take the batch: {kind}: {said.strip()}", hint=HINTS.get(kind))

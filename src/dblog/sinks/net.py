@@ -10,7 +10,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from dblog.core.event import WHOLE
+from dblog.core.schema import TableSchema
 from dblog.sinks.base import TableBatch
 
 if TYPE_CHECKING:
@@ -26,6 +29,16 @@ def net(table: TableBatch) -> DataFrame | None:
     """
     parts = [part for part in (_net_changes(table), _dump_rows(table)) if part is not None]
     return reduce(lambda a, b: a.unionByName(b), parts) if parts else None
+
+
+def signed_key(schema: TableSchema) -> tuple[str, ...]:
+    """The key columns that hold floats: 0 and -0 are one key to Spark and to every database, and two values. A target
+    that has the one and is given the other must write the key too."""
+    return tuple(name for name in schema.key if _has_floats(schema.column(name).arrow))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return _has_floats(kind.value_type) if pa.types.is_list(kind) else pa.types.is_floating(kind)
 
 
 def _dump_rows(table: TableBatch) -> DataFrame | None:
@@ -48,7 +61,10 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
         changes = changes.where((f.col("_lsn") > lsn) | ((f.col("_lsn") == lsn) & (f.col("_seq") > seq)))
     place = f.struct("_lsn", "_seq")
     rest = [name for name in table.schema.names if name not in table.schema.key]
-    row = f.struct(*(_quoted(name) for name in rest), f.col("_op"), f.col("_lsn"), f.col("_seq"), f.col("_unchanged"))
+    signed = signed_key(table.schema)  # grouping makes 0 of -0
+    row = f.struct(
+        *(_quoted(name) for name in (*signed, *rest)), f.col("_op"), f.col("_lsn"), f.col("_seq"), f.col("_unchanged")
+    )
     begun = f.max(f.when(f.col("_op").isin("delete", "create"), place))
     found = [f.max_by(row, place).alias("_dblog_last"), begun.alias("_dblog_begun")]
     if table.incomplete:
@@ -75,8 +91,10 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
         }
         left = f.array_compact(f.array(*(f.when(missing[n] & ~held[n], f.lit(n)) for n in rest)))
         unchanged = f.when(f.size(left) > 0, left)
+    values |= {name: _quoted(name) for name in table.schema.key}
+    values |= {name: last.getField(name) for name in signed}
     return grouped.select(
-        *(_quoted(name) if name in table.schema.key else values[name].alias(name) for name in table.schema.names),
+        *(values[name].alias(name) for name in table.schema.names),
         last.getField("_op").alias("_op"),
         last.getField("_lsn").alias("_lsn"),
         last.getField("_seq").alias("_seq"),

@@ -7,17 +7,23 @@ called with each `Batch`, its `open(spark)` before the first and its `close()` a
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dblog.errors import ConfigError
+from dblog.errors import ConfigError, DBLogError, SinkError
 from dblog.sinks.base import Batch, Place, Sink
+from dblog.sinks.dates import dates_as_text, odd_date
 from dblog.sinks.formats import OLD_ROWS
 from dblog.sinks.imported import Imported
-from dblog.sinks.settings import Kind, Setting, text
+from dblog.sinks.settings import Kind, Setting, choice, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_OUT_OF_RANGE = re.compile(r"out of range|ordinal must be|too large to convert|Overflow")
+"""What Python says of a date that it cannot hold, here or on an executor."""
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -31,8 +37,14 @@ class PythonSink(Sink):
 
     settings = (
         Setting("target", "a function, or a class with a method write", text("package.module:name")),
-        Setting("settings", "what a class is made with", Kind("a table", _table), default={}, secret=True),
+        Setting("settings", "what a class is made with", Kind("a table", _table, table=True), default={}, secret=True),
         OLD_ROWS,
+        Setting(
+            "dates",
+            "text hands over dates and timestamps as texts, also infinities and years before 1 and after 9999",
+            choice("python", "text"),
+            default="python",
+        ),
     )
 
     def __init__(self, given: Mapping[str, Any], place: Place) -> None:
@@ -58,10 +70,17 @@ class PythonSink(Sink):
                 self._made.open(spark)
 
     def write(self, batch: Batch) -> None:
-        if self._made is None:
-            self._target(batch)
-        else:
-            self._made.write(batch)
+        if self.given["dates"] == "text":
+            batch = dates_as_text(batch)
+        try:
+            (self._target if self._made is None else self._made.write)(batch)
+        except DBLogError:
+            raise
+        except Exception as error:
+            odd = odd_date(batch) if _OUT_OF_RANGE.search(str(error)) else None
+            if odd is None:
+                raise
+            raise SinkError(f"{odd}, and Python has no such date: {error}", hint='set dates = "text"') from error
 
     def close(self) -> None:
         if hasattr(self._made, "close"):

@@ -37,6 +37,8 @@ class Kind:
     """In words, as the answer to "allowed is"."""
     read: Callable[[Any], Any]
     """The value, checked; raises ValueError or TypeError."""
+    table: bool = False
+    """Whether the value is a table, so that { file = "x" } is an entry of it and not a secret."""
 
 
 def text(takes: str = "a text") -> Kind:
@@ -90,7 +92,7 @@ def mapping(takes: str = "a table of texts") -> Kind:
             raise TypeError
         return {name: _text(item) for name, item in value.items()}
 
-    return Kind(takes, read)
+    return Kind(takes, read, table=True)
 
 
 def _text(value: Any) -> str:

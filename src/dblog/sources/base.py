@@ -9,6 +9,7 @@ Three places use a source, each in its own thread or process, so each has its ow
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -108,6 +109,12 @@ class LogStream(Protocol):
         ...
 
     @property
+    def passing(self) -> bool:
+        """The log has not yet been read up to the place that it was opened at, on another server than the one that was
+        read before: what has been read so far ends where no other server's log does."""
+        ...
+
+    @property
     def idle_position(self) -> int:
         """The log is known to hold nothing of ours between the last run and this position."""
         ...
@@ -141,6 +148,22 @@ class Selection(Protocol):
         ...
 
 
+def _silent(what: str | None) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How a source waits for its database when a stream starts."""
+
+    patience: float = 300.0
+    """How long, in seconds."""
+    tell: Callable[[str | None], None] = _silent
+    """Takes what is waited for, in words for people, again and again; None when the wait is over."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody wants the stream any more: the wait ends with a SourceError."""
+
+
 class Source(Boundaries, Protocol):
     """A source database, seen from the driver and the executors. Picklable; holds no connection when pickled."""
 
@@ -154,7 +177,7 @@ class Source(Boundaries, Protocol):
         """Where a table is that is named without a schema."""
         ...
 
-    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         """Check every precondition, create what is missing and allowed, or raise PreconditionFailed with all of it.
 
         `followed` are the tables that the stream has followed so far, or None when it is new. A stream that goes on
@@ -162,7 +185,8 @@ class Source(Boundaries, Protocol):
         ...
 
     def check_followed(self, tables: Collection[TableName]) -> None:
-        """Raise PositionLost when the log no longer shows the changes of one of these tables, although it exists."""
+        """Raise PositionLost when the log no longer shows the changes of one of these tables, although it exists; or
+        PreconditionFailed when it no longer shows all of them."""
         ...
 
     def tables(self) -> Mapping[TableName, TableSchema]:
@@ -190,8 +214,14 @@ class Source(Boundaries, Protocol):
         """Whether the positions of two places count the same log."""
         ...
 
-    def covers(self, place: str | None, other: str | None) -> bool:
-        """Whether all that is before the other place is before this one."""
+    def repeat(self, position: int, place: str | None, end: str | None) -> LogStream | None:
+        """Open the log for the transactions between two places once more, and no others, up to where `passing` ends.
+        None when the log that is read now has them at the positions that they had."""
+        ...
+
+    @property
+    def decoding(self) -> str:
+        """What the rows of a change depend on beside the log: options of the stream."""
         ...
 
     def write_watermark(self, token: str) -> int:

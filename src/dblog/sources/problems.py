@@ -19,6 +19,8 @@ class Problem:
     """The preflight runs the fix itself; never fatal."""
     lost: bool = False
     """The log no longer reaches back to the pipeline's position."""
+    passing: bool = False
+    """Somebody else may end it soon, so a stream that starts waits for that a little."""
 
     def __str__(self) -> str:
         return f"- {self.what}\n  fix: " + self.fix.replace("\n", "\n       ")

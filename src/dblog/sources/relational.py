@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
+from dblog.core.condition import probe_statement
 from dblog.core.names import Pattern, select_tables
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
@@ -34,8 +35,6 @@ REST_SECONDS = 0.1
 """A session that was used so recently is believed to be there."""
 PEOPLE_SECONDS = 5
 """How long a statement that people wrote may run."""
-PEOPLE = ("people", "probe")
-"""The roles of sessions in which such statements run."""
 
 _T = TypeVar("_T")
 _Session = TypeVar("_Session")
@@ -65,6 +64,11 @@ class Relational(Generic[_Session]):
     address: Any
     patterns: tuple[Pattern, ...]
     columns: tuple[str, ...] | None
+    types: Any
+
+    @property
+    def decoding(self) -> str:
+        return f"{self.columns} {self.types}"
 
     @property
     def _chunks(self) -> Chunks[_Session]:
@@ -76,6 +80,10 @@ class Relational(Generic[_Session]):
 
     def _open(self, role: str) -> _Session:
         """A new session for a role."""
+        raise NotImplementedError
+
+    def _read_only_begin(self, session: _Session) -> Sequence[str]:
+        """The statements that begin a read-only transaction in which a statement has `PEOPLE_SECONDS`."""
         raise NotImplementedError
 
     def _alive(self, session: _Session) -> bool:
@@ -163,16 +171,40 @@ class Relational(Generic[_Session]):
             return self._with(lambda session: self._chunks.missing(session, schema, keys))
 
     def check_condition(self, table: TableName, where: str) -> None:
+        def explain(session: _Session) -> None:
+            with self._read_only(session):
+                self._chunks.explain(session, table, where)
+
         with self._reading(f"checking the condition for {table}", everything=True):
-            self._with(lambda session: self._chunks.explain(session, table, where), "people")
+            self._with(explain, "people")
 
     def probe(self, query: str) -> float:
-        found = self._ask(query, role="probe")
+        try:
+            statement = probe_statement(query)
+        except ConfigError as error:
+            raise SourceError(error.message, hint=error.hint) from error
+
+        def ask(session: Any) -> Any:
+            with self._translating("asking the probe"), self._read_only(session), session.cursor() as cursor:
+                cursor.execute(statement)
+                return cursor.fetchone()
+
+        found = self._with(ask, "probe")
         try:
             (value,) = found
             return float(value)
         except (TypeError, ValueError):
             raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
+
+    @contextmanager
+    def _read_only(self, session: Any) -> Iterator[None]:
+        """A transaction in which a statement that people wrote changes nothing: no rows, and no settings of the session
+        that the next statement would meet. If it fails, the session is closed."""
+        with session.cursor() as cursor:
+            for statement in self._read_only_begin(session):
+                cursor.execute(statement)
+            yield
+            cursor.execute("rollback")
 
     # -- sessions --------------------------------------------------------------------------------------------
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from dblog import errors
 
 _OURS = re.compile(r"dblog\.errors\.(\w+): ")
 _END = re.compile(r"\n\s*at [\w.$]+(?:[(/]|\Z)|\n\n|\n=== |\nTraceback |\s+SQLSTATE: |\nDuring handling |\Z")
 """Where a Python error's own text ends: at the JVM's frames, or at what Spark appends."""
+
+
+def plain(error: Exception) -> Exception:
+    """The error itself; if Spark reports it, the one of ours in the report or the report's first line."""
+    return cause(str(error)) if isinstance(error, PySparkException | Py4JJavaError) else error
 
 
 def cause(report: str, command: str = "run") -> errors.DBLogError:

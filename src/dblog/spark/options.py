@@ -59,7 +59,12 @@ OPTIONS = (
     Option("dates", "date or string", "MySQL, MariaDB: string delivers dates, impossible ones too, as text", "date"),
     Option("arrays", "array or string", "string: deliver array columns as PostgreSQL's literal", "array"),
     Option("heartbeatSeconds", "a number", "how often an idle stream acknowledges the log", "30"),
-    Option("patienceSeconds", "a number", "how long a lost connection is tried again", "300"),
+    Option(
+        "patienceSeconds",
+        "a number",
+        "how long a lost connection is tried again, and a new replication slot waits for open transactions",
+        "300",
+    ),
 )
 
 

@@ -22,11 +22,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dblog.core.event import RESERVED, WHOLE
 from dblog.core.schema import Column, TableName, TableSchema
-from dblog.errors import ConfigError
 from dblog.spark.options import read_options
-from dblog.spark.rows import Typed
+from dblog.spark.rows import Typed, check_names
 from dblog.spark.work import Work, delivered
 from dblog.spool import LogFile, Spool
 from dblog.tasks import Emit, Log, Select, Window
@@ -109,7 +107,7 @@ def _table_range(
     if not schemas:
         return None  # the table was gone when it was to be read
     schema = merged(schemas)
-    _check_names(schema)
+    check_names(schema)
     shape = Typed(schema, before)
 
     def load(lanes: Sequence[tuple[Work, ...]]) -> DataFrame:
@@ -182,23 +180,6 @@ def merged(schemas: Sequence[TableSchema]) -> TableSchema:
     last = schemas[-1]
     names = dict.fromkeys([*last.names, *columns])
     return TableSchema(last.table, tuple(columns[name] for name in names), last.key)
-
-
-OWN = "_dblog_"
-"""So begin names of columns that exist only while a batch is computed."""
-
-
-def _check_names(schema: TableSchema) -> None:
-    """Spark does not tell columns apart that differ only in case, and nobody ours from the table's own."""
-    seen = {name.lower(): name for name in (*RESERVED, WHOLE)}
-    for name in schema.names:
-        if name.lower() in seen or name.lower().startswith(OWN):
-            other = seen.get(name.lower(), OWN)
-            raise ConfigError(
-                f"column {name!r} of {schema.table} cannot be told from {other!r}",
-                hint=f"rename the column, or leave the table out: add !{schema.table} to the tables",
-            )
-        seen[name.lower()] = name
 
 
 # -- the reader ------------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, DELIVERED_FIELDS, Op, op_names
+from dblog.core.event import BEFORE, DELIVERED_FIELDS, RESERVED, WHOLE, Op, op_names
 from dblog.core.schema import TableSchema
-from dblog.errors import SchemaChanged
+from dblog.errors import ConfigError, SchemaChanged
 from dblog.sources.base import Source
 from dblog.spark.envelope import ENVELOPE, envelope
 from dblog.tasks import Stride
@@ -25,6 +25,23 @@ LEAST_ROWS, MOST_ROWS, MOST_BYTES = 4_096, 32_768, 32 << 20
 """Spark spends 50 to 100 us per batch it is handed, whatever its size."""
 
 METADATA = (pa.field("_op", pa.string()), *DELIVERED_FIELDS)
+
+COMPUTED = "_dblog_"
+"""How the names of columns begin that exist only while a batch is computed."""
+
+
+def check_names(schema: TableSchema) -> None:
+    """Raise ConfigError when Spark could not tell a column from another one, or from those that we add: it does not
+    look at upper and lower case."""
+    seen = {name.lower(): name for name in (*RESERVED, WHOLE)}
+    for name in schema.names:
+        if name.lower() in seen or name.lower().startswith(COMPUTED):
+            other = seen.get(name.lower(), COMPUTED)
+            raise ConfigError(
+                f"column {name!r} of {schema.table} cannot be told from {other!r}",
+                hint=f"rename the column, or leave the table out: add !{schema.table} to the tables",
+            )
+        seen[name.lower()] = name
 
 
 class Shape(Protocol):

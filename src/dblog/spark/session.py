@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -28,17 +31,37 @@ TUNED = {
 }
 
 
+LOOPBACK = "127.0.0.1"
+"""Where a Spark listens whose driver and executors are one process: other machines have no business there."""
+
+
 def session(app_name: str = "dblog", *, master: str | None = None, **settings: str) -> SparkSession:
     """A session tuned for change data capture, with the format `dblog` registered.
 
+    With a local master it listens on 127.0.0.1 only, unless `SPARK_LOCAL_IP` or `settings` say otherwise.
     `settings` are Spark's, with `__` for dots: `session(spark__driver__memory="2g")`.
     """
     from dblog.spark.source import register
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is on the PATH
-    builder = SparkSession.builder.appName(app_name).master(master or os.environ.get("MASTER", "local[*]"))
-    for name, value in {**TUNED, **{k.replace("__", "."): v for k, v in settings.items()}}.items():
+    master = master or os.environ.get("MASTER", "local[*]")
+    alone = re.fullmatch(r"local(\[.*\])?", master) is not None and "SPARK_LOCAL_IP" not in os.environ
+    here = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if alone else {}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**TUNED, **here, **{k.replace("__", "."): v for k, v in settings.items()}}.items():
         builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
+    with _environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):  # Spark's web page has no setting for it
+        spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Variables for processes that the body starts. They are not set before."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]

@@ -5,22 +5,42 @@ from __future__ import annotations
 import os
 import tempfile
 import urllib.parse
+from contextlib import closing
 from pathlib import Path
 
-from dblog.errors import ConfigError
+from dblog.errors import ConfigError, StateError
 from dblog.state.sqlite import SQLiteStore
 from dblog.state.store import Store
 
-__all__ = ["open_store"]
+__all__ = ["check_store", "open_store"]
 
 
 def open_store(place: str | None = None) -> Store:
     """Open the state store at a path or `sqlite:///path`, and create it if there is none. Without a place: the one in
     $DBLOG_STATE, else this user's own."""
+    return SQLiteStore(_file(place))
+
+
+def check_store(place: str | None = None) -> None:
+    """Raise StateError, or ConfigError, when the state store at a place cannot be used. Creates nothing."""
+    file = _file(place)
+    if file.exists():
+        with closing(SQLiteStore(file)):
+            return
+    there = next(folder for folder in file.absolute().parents if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise StateError(
+            f"the state store {str(file)!r} cannot be created: {str(there)!r} is not a folder that can be written to",
+            hint="name another file with --state, DBLOG_STATE or pipeline.state",
+        )
+
+
+def _file(place: str | None) -> Path:
+    """The file of the state store at a place."""
     place = place or os.environ.get("DBLOG_STATE") or _own()
     scheme, separator, _ = place.partition("://")
     if not separator:
-        return SQLiteStore(Path(place).expanduser())
+        return Path(place).expanduser()
     parts = urllib.parse.urlsplit(place)
     path = Path(urllib.parse.unquote(parts.path))
     if scheme != "sqlite" or parts.netloc or path.name == "":
@@ -28,7 +48,7 @@ def open_store(place: str | None = None) -> Store:
         raise ConfigError(
             f"a state store of the kind {scheme!r} cannot be opened", hint="name a file: PATH or sqlite:///PATH"
         )
-    return SQLiteStore(Path("/", *path.parts[1:]))
+    return Path("/", *path.parts[1:])
 
 
 def _own() -> str:

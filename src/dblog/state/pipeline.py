@@ -1,7 +1,8 @@
 """A pipeline's state in the store: what the control side (command line, HTTP API) and the pipeline itself use.
 
 pipelines/<name>                    when it was first seen
-pipelines/<name>/status             what it does; the pipeline writes it every second
+pipelines/<name>/status             what it does; the stream's source process writes it, every second or so
+pipelines/<name>/delivery           whether it waits for its sink or restarts; `dblog run FILE` writes it
 pipelines/<name>/settings           the throttle; people write it
 pipelines/<name>/requests/<number>  dump requests; people add them
 pipelines/<name>/wishes/<id>        pause, resume, cancel; people write it
@@ -28,6 +29,13 @@ from dblog.state.store import Store, Value
 
 SILENT_SECONDS = 10.0
 """A pipeline whose status is older than this does not run."""
+
+RUNNING, WAITING, RESTARTING = "running", "waiting for sink", "restarting"
+ALIVE = (RUNNING, WAITING, RESTARTING)
+"""The states of a pipeline whose process works, or tries to."""
+
+UNREADY_SECONDS = 60.0
+"""How long a pipeline may wait for its sink or restart before it no longer counts as ready, unless its file says."""
 
 KEEP_ENDED = 500
 KEEP_EVENTS = 10_000
@@ -134,19 +142,28 @@ class Pipeline:
             return known(Throttle, {**value, **changed})
 
     def status(self) -> dict[str, Any]:
-        """What the pipeline last said of itself; `state` is what it is now."""
-        document = self.store.get(self._at("status"))
-        if document is None:
-            return {"pipeline": self.name, "state": "never started"}
-        status = {"pipeline": self.name, "state": "running", **document.value}
-        silent = time.time() - status.get("updated_at", 0.0)
-        if status["state"] == "running" and silent > SILENT_SECONDS:
-            status["state"] = "lost"
+        """What the pipeline last said of itself; `state` is what it is now.
+
+        Two processes write about a pipeline, each a document of its own. While `delivery` says that the stream waits
+        for its sink or restarts, that is the state: the source's process may be idle then, dead, or not yet started.
+        """
+        said, delivery = self.store.get(self._at("status")), self.store.get(self._at("delivery"))
+        if said is None:
+            status: dict[str, Any] = {"pipeline": self.name, "state": "never started"}
+        else:
+            status = {"pipeline": self.name, "state": RUNNING, **said.value}
+            if status["state"] == RUNNING and _silent(said.value):
+                status["state"] = "lost"
+        if delivery is not None:
+            status["restarts"] = delivery.value["restarts"]
+            if delivery.value["state"] != RUNNING and not _silent(delivery.value):
+                now = {name: delivery.value[name] for name in ("state", "since", "reason", "unready_after")}
+                status |= {**now, "updated_at": max(status.get("updated_at", 0.0), delivery.value["updated_at"])}
         return status
 
     @property
     def running(self) -> bool:
-        return bool(self.status()["state"] == "running")
+        return self.status()["state"] in ALIVE
 
     def schemas(self) -> dict[str, Value]:
         """Every schema that an event was captured under, by its version."""
@@ -169,10 +186,21 @@ class Pipeline:
     def say(self, status: Value) -> None:
         self.store.put(self._at("status"), {**status, "updated_at": time.time()})
 
+    def deliver(self, delivery: Value) -> None:
+        """Say what becomes of the batches: `state`, `since`, `reason`, `restarts`, `unready_after`."""
+        self.store.put(self._at("delivery"), {**delivery, "updated_at": time.time()})
+
+    def ended(self, error: str | None) -> None:
+        """The pipeline has ended, whatever the source's process said last: Spark kills it, or it failed before."""
+        document = self.store.get(self._at("status"))
+        if document is not None or error is not None:
+            state = {"state": "stopped" if error is None else "failed", "error": error}
+            self.say({**(document.value if document is not None else {}), **state})
+
     def stopped(self) -> None:
         """The pipeline has been stopped, and did not come to say so: Spark kills a source's process."""
         document = self.store.get(self._at("status"))
-        if document is not None and document.value.get("state", "running") == "running":
+        if document is not None and document.value.get("state", RUNNING) == RUNNING:
             self.store.put(self._at("status"), {**document.value, "state": "stopped"})
 
     def mirror(self, dump_id: str, progress: Progress) -> None:
@@ -195,6 +223,17 @@ class Pipeline:
 
     def _at(self, *parts: str) -> str:
         return "/".join((self._root, *parts))
+
+
+def ready(status: Mapping[str, Any]) -> bool:
+    """Whether a pipeline with this status works, or has not waited or restarted for long."""
+    if status["state"] not in (WAITING, RESTARTING):
+        return bool(status["state"] == RUNNING)
+    return time.time() - float(status["since"]) < float(status["unready_after"])
+
+
+def _silent(document: Value) -> bool:
+    return time.time() - float(document.get("updated_at", 0.0)) > SILENT_SECONDS
 
 
 def request_id(number: int, salt: str) -> str:

@@ -57,6 +57,8 @@ class SQLiteStore:
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._id = ""
+        self._opened = 0
+        """How many connections have been opened: SQLite counts other people's writes for each."""
         self._lock = threading.RLock()
         _STORES.add(self)
         with self._reading():
@@ -66,6 +68,10 @@ class SQLiteStore:
     def id(self) -> str:
         with self._reading():
             return self._id
+
+    def stamp(self) -> str:
+        with self._reading() as db:
+            return f"{self._id} {self._opened} {db.execute('PRAGMA data_version').fetchone()[0]}"
 
     def get(self, key: str) -> Document | None:
         with self._reading() as db:
@@ -183,6 +189,7 @@ class SQLiteStore:
                     continue
                 raise
             self._db, self._file = db, _identity(self.path)
+            self._opened += 1
             return db
 
     def _create_file(self) -> None:

@@ -35,6 +35,10 @@ class Store(Protocol):
         """Names this store for ever: another id means that everything is new."""
         ...
 
+    def stamp(self) -> str:
+        """Differs from an earlier stamp of this object when anybody else has written since; cheap to ask for often."""
+        ...
+
     def get(self, key: str) -> Document | None: ...
 
     def list(self, prefix: str) -> dict[str, Document]:

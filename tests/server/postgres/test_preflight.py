@@ -17,8 +17,10 @@ import pytest
 from dblog.core.schema import TableName
 from dblog.demo.server import PostgresServer
 from dblog.errors import PositionLost, PreconditionFailed
+from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight
 from dblog.sources.postgres.connect import connect, identifier, literal, translating
+from dblog.sources.postgres.deferrable import WHY
 from dblog.sources.postgres.preflight import Problem, Setup, admin_sql, check, prepare
 
 pytestmark = pytest.mark.server
@@ -234,7 +236,13 @@ TABLE_PROBLEMS = {
     ),
     "deferrable key": (
         "ALTER TABLE public.orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (id) DEFERRABLE",
-        "the primary key of 'public.orders' is deferrable, so changes do not carry it",
+        f"the primary key of 'public.orders' is deferrable: {WHY}",
+        None,
+    ),
+    "deferrable key with a full replica identity": (
+        "ALTER TABLE public.orders DROP CONSTRAINT orders_pkey, REPLICA IDENTITY FULL,"
+        'ADD CONSTRAINT "its own" PRIMARY KEY (id) INCLUDE (item) DEFERRABLE INITIALLY DEFERRED',
+        f"the primary key of 'public.orders' is deferrable: {WHY}",
         None,
     ),
     "inheritance": (
@@ -384,6 +392,32 @@ def test_one_bad_partition_is_found(admin: Any, setup: Setup, spoil: str, what: 
     assert fatal(check(admin, setup)) == []
 
 
+@pytest.mark.parametrize("which", ["the table", "a partition"])
+def test_a_deferrable_key_under_partitions_is_found_and_the_fix_cures_it(admin: Any, setup: Setup, which: str) -> None:
+    setup = replace(setup, tables=(PARTS,))
+    if which == "the table":
+        run(admin, PARTITIONED.replace("PRIMARY KEY", "PRIMARY KEY DEFERRABLE"))
+        named = "public.parts"
+    else:  # a level further down, and with a foreign key that would keep it from being detached
+        run(admin, PARTITIONED)
+        run(admin, "CREATE TABLE public.top (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+        run(admin, 'CREATE TABLE public."A leaf" (id int PRIMARY KEY DEFERRABLE)')
+        run(admin, 'ALTER TABLE public.top ATTACH PARTITION public."A leaf" FOR VALUES FROM (20) TO (25)')
+        run(admin, "ALTER TABLE public.parts ATTACH PARTITION public.top FOR VALUES FROM (20) TO (30)")
+        run(admin, "INSERT INTO public.parts VALUES (22)")
+        run(admin, 'CREATE TABLE public.refers (part int CONSTRAINT "to parts" REFERENCES public.parts)')
+        run(admin, "INSERT INTO public.refers VALUES (22)")
+        named = "public.A leaf"
+    problem = the_problem(admin, setup)
+    assert (problem.what, problem.fatal) == (f"the primary key of {named!r} is deferrable: {WHY}", True)
+    run(admin, problem.fix)
+    prepare(admin, setup)
+    assert check(admin, setup) == []
+    if which == "a partition":
+        with pytest.raises(psycopg2.errors.ForeignKeyViolation):
+            run(admin, "DELETE FROM public.parts WHERE id = 22")
+
+
 # --- publication ----------------------------------------------------------------------------------------------------
 
 
@@ -487,14 +521,12 @@ def test_a_predecessor_that_is_about_to_end_is_waited_for(database: Any, admin: 
         timer.join()
 
 
-def test_an_open_transaction_that_holds_up_the_slot_is_named(
-    database: Any, admin: Any, setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "SLOT_SECONDS", 1)
+def test_an_open_transaction_that_holds_up_the_slot_is_named(database: Any, admin: Any, setup: Setup) -> None:
     writer = database.connect(autocommit=False)
     run(writer, "INSERT INTO public.orders VALUES (7)")
-    with pytest.raises(PreconditionFailed, match=rf"pid {writer.info.backend_pid} \(open for \d+ s\)"):
-        prepare(admin, setup)
+    with pytest.raises(PreconditionFailed, match=rf"pid {writer.info.backend_pid} \(\w+, \d+ s, idle in transaction: "):
+        prepare(admin, setup, wait=Wait(patience=1))
+    assert run(admin, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", setup.slot) == [(0,)]
     writer.rollback()
     assert run(admin, "SHOW statement_timeout") == [("0",)]
     prepare(admin, setup)

@@ -152,6 +152,16 @@ def test_a_password_goes_into_the_url_and_does_not_show_itself(tmp_path: Path, m
     assert {"pa/ss@w:rd", "tok-99"} <= set(config.secrets)
 
 
+def test_a_setting_that_is_a_table_may_have_an_entry_called_file_or_env(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "pass-1")
+    (sink,) = read(tmp_path, SOURCE + PLAIN + 'headers = { file = "activity.db" }\n').sinks
+    assert sink.settings["headers"] == {"file": "activity.db"}
+    (sink,) = read(tmp_path, SOURCE + PLAIN + 'headers = { env = { env = "SHOP_PASSWORD" } }\n').sinks
+    assert sink.settings["headers"] == {"env": "pass-1"}
+
+
 def test_texts_are_filled_in_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", "lake-7")
     config = read(tmp_path, SOURCE + PLAIN + 'path = "/x/${PLACE}/$${PLACE}/$PLACE"\n')

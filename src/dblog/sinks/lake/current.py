@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dblog.sinks.base import TableBatch
 from dblog.sinks.lake.target import quoted
+from dblog.sinks.net import signed_key
 
 COLUMNS = {"_lsn": "bigint", "_seq": "int"}
 """What the target has besides the table's columns."""
@@ -25,7 +26,8 @@ def merge(target: str, source: str, table: TableBatch, columns: Sequence[str]) -
         emptied = older(*table.truncated)
         stays += f" AND NOT {emptied}"
         gone = f"WHEN NOT MATCHED BY SOURCE AND {emptied} THEN DELETE"
-    changed = [f"t.{quoted(c)} = {_value(c, stays)}" for c in columns if c not in key]
+    signed = signed_key(table.schema)
+    changed = [f"t.{quoted(c)} = {_value(c, stays)}" for c in columns if c not in key or c in signed]
     written = [*columns, *COLUMNS]
     return f"""
         MERGE INTO {target} t USING {source} s ON {same_key(key)}

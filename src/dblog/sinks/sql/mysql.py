@@ -53,6 +53,8 @@ INDEX_BYTES, ROW_BYTES = 3072, 60_000
 STATEMENT_BYTES = 1 << 20
 _LOCK, _WAIT_SECONDS = "dblog definitions", 60
 _LIMITS = {1040, 1203, 1226}
+_HOLDS = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
+_AT_ROW = re.compile(r"column (?:`[^`]*`\.)*[`'](.+)[`'] at row (\d+)")
 _VALUES = {1048, 1264, 1265, 1292, 1366, 1406, 1411, 3140, 4025}
 
 
@@ -97,7 +99,7 @@ class MySQL(Target):
                 rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
                 hint = f"GRANT {rights} ON ... TO {address.user}, for the tables' databases and the one of 'records'"
             elif number in _VALUES:
-                hint = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
+                hint = _HOLDS
             elif number == 1071:
                 hint = "a key of the target has at most 3072 bytes: create the table by hand with a shorter one"
             raise refused(error, hint) from exc
@@ -153,6 +155,9 @@ class MySQL(Target):
     def alter(self, column: str, kind: str, *, key: bool) -> str:
         return f"modify column {identifier(column)} {kind} {'not null' if key else 'null'}"
 
+    def staged_type(self, kind: str) -> str:
+        return kind[: kind.rindex(")")] + ",'')" + kind[kind.rindex(")") + 1 :] if _lacks_blank(kind) else kind
+
     @contextmanager
     def alone(self, session: Session) -> Iterator[None]:
         if session.run(f"select get_lock('{_LOCK}', {_WAIT_SECONDS})") != [(1,)]:
@@ -191,7 +196,14 @@ class MySQL(Target):
                         hint="raise max_allowed_packet on the server",
                     )
                 with self.errors(doing), session.connection.cursor() as cursor:
-                    cursor.execute(statement)
+                    try:
+                        cursor.execute(statement)
+                    except pymysql.err.MySQLError as exc:
+                        number, said = (*exc.args, "", "")[:2]
+                        at_row = _AT_ROW.search(str(said)) if number in _VALUES else None
+                        if at_row is None:
+                            raise
+                        raise text.Refused(at_row[1], begin + int(at_row[2]) - 1, str(said), hint=_HOLDS) from exc
                 begin = end
 
     def deletes(self, staged: Staged) -> str:
@@ -213,24 +225,49 @@ class MySQL(Target):
     def upserts(self, staged: Staged, where: str) -> Sequence[str]:
         columns = [*staged.columns, "_lsn", "_seq"]
         table = staged.table
+        blank = [n for n in staged.columns if n not in staged.key and _lacks_blank(staged.types[n])]
+
+        def given(name: str) -> str:
+            return f"nullif(s.{name}, '')" if name in blank else f"s.{name}"
 
         def value(name: str) -> str:
             if not staged.incomplete or name not in staged.names:
-                return f"s.{name}"
+                return given(name)
             quoted = self.literal(json.dumps(staged.names[name], ensure_ascii=False))
             kept = f"s._unchanged is not null and not s._whole and json_contains(s._unchanged, {quoted})"
-            return f"if({kept}, {table}.{name}, s.{name})"
+            return f"if({kept}, {table}.{name}, {given(name)})"
 
         changed = [
             f"{name} = if({newer('s', table)}, {value(name)}, {table}.{name})"
             for name in staged.columns
-            if name not in staged.key
+            if name not in staged.key or name in staged.signed
         ]
-        return [
-            f"insert into {table} ({', '.join(columns)}) select {', '.join(f's.{name}' for name in columns)} "
+        upsert = (
+            f"insert into {table} ({', '.join(columns)}) select {', '.join(map(given, columns))} "
             f"from {staged.stage} as s where {where} "
             f"on duplicate key update {', '.join([*changed, _place(table)])}"
+        )
+        return [upsert, *self._blanks(staged, blank)] if blank else [upsert]
+
+    def _blanks(self, staged: Staged, columns: Sequence[str]) -> Sequence[str]:
+        """Write the error value of ENUMs to the rows that have just been written. A strict session refuses it."""
+        table = staged.table
+        here = f"({table}._lsn, {table}._seq) = (s._lsn, s._seq) and {staged.counted}"
+        return [
+            "set @dblog_mode = @@session.sql_mode",
+            "set session sql_mode = ''",
+            *(
+                f"update {staged.stage} as s straight_join {table} on {staged.matching(table, 's')} "
+                f"set {table}.{name} = '' where s.{name} = '' and {here}"
+                for name in columns
+            ),
+            "set session sql_mode = @dblog_mode",
         ]
+
+
+def _lacks_blank(kind: str) -> bool:
+    """Whether a type is an ENUM without the member '': then '' is what the server stores for a value that is none."""
+    return kind.startswith("enum(") and "''" not in re.findall(r"'(?:[^']|'')*'", kind)
 
 
 def _place(table: str) -> str:
@@ -279,21 +316,15 @@ def _written(name: str, values: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind) and kind.scale:
         # Small ones have an exponent, and a number with an exponent would be a float.
         return text.surrounded(values.cast(text.TEXT), "'", "'")
-    if pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(values))).as_py():
-        raise SinkError(
-            f"column {name!r} holds a float that is infinite or not a number, which MySQL cannot hold",
-            hint="change the value in the source, or leave the column out with exclude",
-        )
+    if pa.types.is_floating(kind):
+        text.refuse(name, pc.invert(pc.is_finite(values)), "its floats are neither infinite nor not a number")
     if kind == pa.float32():
         values = values.cast(pa.float64())  # the shortest text of the greatest float is beyond it
-    return values.cast(text.TEXT)
+    texts = values.cast(text.TEXT)
+    if pa.types.is_floating(kind):  # the number -0 loses its sign, the text does not
+        texts = pc.if_else(pc.equal(texts, "-0"), pa.scalar("'-0'", text.TEXT), texts)
+    return texts
 
 
-def _odd(name: str, days: int, micros: int, infinite: bool) -> str:
-    if infinite and days < 0:
-        return "0000-00-00"
-    shown = "infinity" if infinite else "-".join(map(str, text.civil(days)))
-    raise SinkError(
-        f"column {name!r} holds the date {shown!r}, and MySQL has only the years 1 to 9999",
-        hint="change the value in the source, or leave the column out with exclude",
-    )
+def _odd(days: int, micros: int, infinite: bool) -> str | None:
+    return "0000-00-00" if infinite and days < 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _LOCK = 7_364_519
 """The number of the lock under which definitions are changed."""
 _WAIT = "60s"
+_HOLDS = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
+_AT_ROW = re.compile(r"COPY \w+, \w+ (\d+), \w+ (.+?)(?::|$)")
+"""Where a COPY has met a value that it does not take: the line, from 1 on, and the column."""
 _AGAIN = {
     "40001": "another transaction was in the way; this is tried again",
     "40P01": "another transaction was in the way; this is tried again",
@@ -85,7 +89,7 @@ class Postgres(Target):
                     f"GRANT USAGE, CREATE ON SCHEMA ... TO {user}; tables must belong to it"
                 )
             elif (exc.pgcode or "")[:2] in ("22", "23"):
-                hint = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
+                hint = _HOLDS
             raise refused(error, hint) from exc
 
     def quoted(self, *names: str) -> str:
@@ -148,7 +152,14 @@ class Postgres(Target):
         content, _ = text.buffer(lines)
         doing = f"copying rows to {stage}"
         with self.errors(doing), session.connection.cursor() as cursor:
-            cursor.copy_expert(f"copy {stage} from stdin", io.BytesIO(content), size=1 << 18)
+            try:
+                cursor.copy_expert(f"copy {stage} from stdin", io.BytesIO(content), size=1 << 18)
+            except psycopg2.DataError as exc:
+                at_row = _AT_ROW.match(exc.diag.context or "")
+                if at_row is None or at_row[2] not in rows.schema.names:
+                    raise
+                why = exc.diag.message_primary or str(exc)
+                raise text.Refused(at_row[2], int(at_row[1]) - 1, why, hint=_HOLDS) from exc
 
     def deletes(self, staged: Staged) -> str:
         return (
@@ -168,7 +179,7 @@ class Postgres(Target):
 
     def upserts(self, staged: Staged, where: str) -> Sequence[str]:
         columns = [*staged.columns, "_lsn", "_seq"]
-        rest = [name for name in columns if name not in staged.key]
+        rest = [name for name in columns if name not in staged.key or name in staged.signed]
         values = {
             name: f"case when {literal(staged.names[name])} = any (s._unchanged) then t.{name} else s.{name} end"
             for name in rest
@@ -231,15 +242,11 @@ def _copied(name: str, values: pa.Array) -> pa.Array:
 def _array(name: str, values: pa.Array) -> pa.Array:
     """One-dimensional array literals."""
     items = values.flatten()
-    if pa.types.is_binary(items.type):
-        shown = text.surrounded(text.hexed(items), '"\\\\x', '"')
-    elif pa.types.is_string(items.type):
-        text.refuse_nul(name, items)
-        shown = text.surrounded(text.escaped(items, {"\\": "\\\\", '"': '\\"'}), '"', '"')
-    elif pa.types.is_temporal(items.type):
-        shown = text.surrounded(text.temporal(name, items, _odd), '"', '"')
-    else:
-        shown = items.cast(text.TEXT)
+    try:
+        shown = _items(name, items)
+    except text.Refused as refused:
+        row = pc.list_parent_indices(values)[refused.row].as_py()
+        raise text.Refused(name, row, refused.why) from None
     lengths = pc.list_value_length(values).fill_null(0)
     ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))])
     lists = pa.LargeListArray.from_arrays(ends, shown.fill_null("NULL"))
@@ -247,7 +254,19 @@ def _array(name: str, values: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(values), literals, pa.scalar(None, text.TEXT))
 
 
-def _odd(name: str, days: int, micros: int, infinite: bool) -> str:
+def _items(name: str, items: pa.Array) -> pa.Array:
+    """The items of arrays, as they stand in an array's literal."""
+    if pa.types.is_binary(items.type):
+        return text.surrounded(text.hexed(items), '"\\\\x', '"')
+    if pa.types.is_string(items.type):
+        text.refuse_nul(name, items)
+        return text.surrounded(text.escaped(items, {"\\": "\\\\", '"': '\\"'}), '"', '"')
+    if pa.types.is_temporal(items.type):
+        return text.surrounded(text.temporal(name, items, _odd), '"', '"')
+    return items.cast(text.TEXT)
+
+
+def _odd(days: int, micros: int, infinite: bool) -> str:
     if infinite:
         return "infinity" if days > 0 else "-infinity"
     year, month, day = text.civil(days)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
-from dblog.sinks.net import net
+from dblog.sinks.net import net, signed_key
 from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
 from dblog.sinks.sql.books import Books, deleted
 from dblog.sinks.sql.load import load
@@ -144,13 +144,17 @@ class SqlSink(Sink):
             share = of[id(table)]
             if share.rows is not None:
                 names = (*share.into.types, *STAGED[:-1])
-                share.tasks = load(self._prepared(share.rows, share, names), names, self._target, share.stage)
+                rows, into = self._prepared(share.rows, share, names), share.into
+                share.tasks = load(rows, names, self._target, share.stage, into.name, into.key)
 
         batch.each(stage)
 
     def _create_stage(self, session: Session, share: Share) -> None:
         kinds = ("boolean", "bigint", "int", self._target.unchanged, "boolean", "bigint")
-        columns = [f"{self._target.quoted(n)} {kind} null" for n, kind in share.into.types.items()]
+        columns = [
+            f"{self._target.quoted(n)} {kind if n in share.into.key else self._target.staged_type(kind)} null"
+            for n, kind in share.into.types.items()
+        ]
         columns += [f"{n} {kind} null" for n, kind in zip(STAGED, kinds, strict=True)]
         options = self._target.table_options(session)
         session.run(f"{self._target.scratch} {share.stage} ({', '.join(columns)}){options}", f"creating {share.stage}")
@@ -217,8 +221,10 @@ class SqlSink(Sink):
             table=quoted(*into.name),
             deleted=self._books.name(deleted(into.id)),
             key=tuple(map(quoted, into.key)),
+            signed=tuple(map(quoted, signed_key(share.table.schema))),
             columns=tuple(map(quoted, into.types)),
             names={quoted(n): n for n in into.types},
+            types={quoted(n): kind for n, kind in into.types.items()},
             incomplete=share.table.incomplete or self._soft,
             tasks=share.tasks,
         )

@@ -67,10 +67,14 @@ class Staged:
     deleted: str
     """The table that remembers keys which were deleted."""
     key: tuple[str, ...]
+    signed: tuple[str, ...]
+    """The columns of the key that are written although the key is equal: it may have another sign."""
     columns: tuple[str, ...]
     """All that are written, the key included."""
     names: Mapping[str, str]
     """The columns' names, not quoted, as they stand in `_unchanged`."""
+    types: Mapping[str, str]
+    """The columns' types, as the server spells them."""
     incomplete: bool
     """Whether some rows leave columns as they are."""
     tasks: tuple[int, ...]
@@ -137,6 +141,10 @@ class Target(ABC):
     @abstractmethod
     def alter(self, column: str, kind: str, *, key: bool) -> str:
         """What changes a column's type, after `alter table ...`."""
+
+    def staged_type(self, kind: str) -> str:
+        """The type that a column of this type, which is not of the key, has in a staging table."""
+        return kind
 
     @abstractmethod
     def alone(self, session: Session) -> AbstractContextManager[None]:

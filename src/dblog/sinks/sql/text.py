@@ -17,13 +17,23 @@ from dblog.errors import SinkError
 TEXT = pa.large_string()
 """Offsets of 64 bits: the lines of a batch may come to more than 2 GiB."""
 
+EXCLUDE = "change the value in the source, or leave the column out with exclude"
+
 _DAY = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897
 """Days from 1970; between them Arrow writes dates as everybody reads them."""
 
-Odd = Callable[[str, int, int, bool], str]
-"""The text of a date or time that is outside of the years 1 to 9999, or an infinity: from the column's name, its days
-since 1970 and the microseconds of the day, and whether it is the least or greatest value of its type."""
+Odd = Callable[[int, int, bool], str | None]
+"""The text of a date or time that is outside of the years 1 to 9999, or an infinity: from its days since 1970 and the
+microseconds of the day, and whether it is the least or greatest value of its type. None: the server cannot hold it."""
+
+
+class Refused(SinkError):
+    """A value that the server cannot hold: its column, and its row among those that are written."""
+
+    def __init__(self, column: str, row: int, why: str, *, hint: str = EXCLUDE) -> None:
+        super().__init__(f"column {column!r}: {why}", hint=hint)
+        self.column, self.row, self.why = column, row, why
 
 
 def joined(columns: Sequence[pa.Array], between: str, null: str) -> pa.Array:
@@ -80,10 +90,12 @@ def temporal(name: str, values: pa.Array, odd: Odd) -> pa.Array:
     if not far.any():
         return texts
     bounds = np.iinfo(np.int32 if day else np.int64)
-    found = [
-        odd(name, int(days[row]), 0 if day else int(number[row] % _DAY), number[row] in (bounds.min, bounds.max))
-        for row in np.flatnonzero(far).tolist()
-    ]
+    found = []
+    for row in np.flatnonzero(far).tolist():
+        micros, infinite = 0 if day else int(number[row] % _DAY), number[row] in (bounds.min, bounds.max)
+        found.append(odd(int(days[row]), micros, infinite))
+        if found[-1] is None:
+            raise Refused(name, row, "it has only the years 1 to 9999")
     return pc.replace_with_mask(texts, pa.array(far), pa.array(found, TEXT))
 
 
@@ -107,8 +119,10 @@ def clock(micros: int) -> str:
 
 def refuse_nul(name: str, values: pa.Array) -> None:
     """PostgreSQL has no character 0."""
-    if pc.any(pc.match_substring(values, "\0")).as_py():
-        raise SinkError(
-            f"column {name!r} holds a text with the character 0, which PostgreSQL cannot hold",
-            hint="change the value in the source, or leave the column out with exclude",
-        )
+    refuse(name, pc.match_substring(values, "\0"), "its texts have no character 0")
+
+
+def refuse(name: str, wrong: pa.BooleanArray, why: str) -> None:
+    """Refuse the first of the values that are wrong."""
+    if pc.any(wrong).as_py():
+        raise Refused(name, pc.index(wrong, True).as_py(), why)

@@ -16,7 +16,7 @@ from dblog.errors import DecodeError, PositionLost
 from dblog.sources.columns import Bytes, Ints, Raw
 from dblog.sources.mysql.compressed import inflated, is_large, parts
 from dblog.sources.mysql.connect import ServerError
-from dblog.sources.mysql.events import HEADER, KNOWN, Events, Type, file_and_place, position, unknown
+from dblog.sources.mysql.events import HEADER, Events, Type, file_and_place, position
 from dblog.sources.mysql.packets import Packets
 
 try:
@@ -136,8 +136,6 @@ class EventReader:
             self._place += len(event)
 
     def _events(self, raw: Raw, kind: Bytes, at: Ints, end: Ints) -> Iterator[Events]:
-        if not KNOWN[kind].all():
-            raise unknown(int(kind[np.argmin(KNOWN[kind])]))
         size = end - at
         if self._checksum:
             data = raw.data.data

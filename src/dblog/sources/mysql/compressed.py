@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
-from dblog.sources.mysql.events import ARRAYS, HEADER, KNOWN, ROWS_COMPRESSED, Events, Type, packed, unknown
+from dblog.sources.mysql.events import ARRAYS, HEADER, ROWS_COMPRESSED, Events, Type, packed, unknown
 
 PART_BYTES = 8 << 20
 """A transaction that is larger than this is decompressed in parts."""
@@ -150,9 +150,8 @@ def _inner(event: Events, held: bytes, at: int) -> Events:
     raw = Raw.pad(np.frombuffer(held, np.uint8))
     begin = places[:-1] + Raw.origin
     kind = raw.data[begin + 4]
-    wrong = ~KNOWN[kind] | (kind == Type.payload)
-    if wrong.any():
-        raise unknown(int(kind[np.argmax(wrong)]))
+    if np.any(kind == Type.payload):
+        raise unknown(Type.payload)
     size = np.zeros(count, np.int64)
     size[0] = event.size[0]
     return replace(

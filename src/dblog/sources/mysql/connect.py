@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import pymysql.connections
 import pymysql.err
 
+from dblog.core.masking import without_secrets
 from dblog.errors import (
     ConfigError,
     ConnectionLost,
@@ -334,8 +335,8 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
         return PreconditionFailed, "set log_bin and server_id and restart the server"
     if number in (1236, 1373, 1220):
         return PositionLost, (
-            "the server no longer has this place in its log: start with a new checkpoint and a new dump; to keep its "
-            "log for longer raise binlog_expire_logs_seconds (expire_logs_days)"
+            "the server no longer has this place in its log: start with a new checkpoint and a new dump; unless the "
+            "log was reset, raise binlog_expire_logs_seconds (expire_logs_days), which keeps it for longer"
         )
     if number in _LOST:
         return ConnectionLost, "check that the server runs and can be reached from here"
@@ -365,7 +366,6 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
 
 
 def _scrub(text: str, secrets: Iterable[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "***")
+    text = without_secrets(text, secrets)
     text = re.sub(r"(?i)\b(\w*password|secret)(\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1\2***", text)
     return re.sub(r"((?:mysql|mariadb)://[^\s:/@]*):[^\s@]*@", r"\1:***@", text)

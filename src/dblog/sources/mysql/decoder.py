@@ -7,6 +7,8 @@ rare, are looked at one at a time.
 A transaction begins with a GTID event, whose position is the `_lsn` of its changes: it is the one position that is
 known when a large transaction is decoded in parts. It ends with an XID, a COMMIT or, if it is a single statement, with
 that. What outlives a call is the table maps and the transaction in progress: nothing depends on where calls are cut.
+
+Of a transaction that was delivered already, only its beginning and its end are looked for: it may hold anything.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ import pyarrow as pa
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import DecodeError
+from dblog.errors import DecodeError, PositionLost
 from dblog.sources.base import Commits, Run
 from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
-from dblog.sources.mysql.events import BEGINS, Events, Type
+from dblog.sources.mysql.events import BEGINS, KNOWN, Events, Type, unknown
 from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.gtid import Delivered, Names
+from dblog.sources.mysql.gtid import AHEAD, Delivered, Names
 from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
-from dblog.sources.mysql.statements import Statement, read_statement
+from dblog.sources.mysql.statements import Statement, read_control, read_statement
 from dblog.sources.mysql.transactions import names
+from dblog.sources.mysql.xa import PreparedTransactions
 
 _BEGIN = np.zeros(256, np.bool_)
 _BEGIN[list(BEGINS)] = True
@@ -40,6 +43,8 @@ _STANDALONE = 1
 """The flag of MariaDB's GTID event for a transaction that is a single statement."""
 _TIMED = 49
 """Bytes of MySQL's GTID event up to and including the time of the commit."""
+_UNDONE = "the log has changes that were rolled back"
+_UNDONE_HINT = "a transaction changed a table of an engine without transactions, MyISAM say: convert it, dump again"
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class _Transaction:
     """It is not a single statement."""
     token: str | None = None
     maps: dict[int, Target] = field(default_factory=dict)
+    touched: frozenset[TableName] = frozenset()
+    """The captured tables that its table maps have named so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +108,18 @@ class Decoder:
         delivered: Delivered | None = None,
         files: dict[int, int] | None = None,
         created: int = 0,
+        lower_case: bool = False,
     ) -> None:
-        """`shift`, `files` and `created` are the reader's. Transactions that have been `delivered` are passed over."""
+        """`shift`, `files` and `created` are the reader's. Transactions that have been `delivered` are passed over.
+        `lower_case`: the server's names of tables have no capital letters."""
         self._maps = TableMaps(tables, flavor, watermark)
         self._before = before
         self._reader = EventReader(begin, shift, files, created)
         self._delivered = delivered
+        self._lower_case = lower_case
+        self._passing = delivered is not None and delivered.awaits
         self._open: _Transaction | None = None
+        self._prepared = PreparedTransactions(tables.prepared)
 
     @property
     def position(self) -> int:
@@ -118,6 +130,11 @@ class Decoder:
     def inside(self) -> bool:
         """A transaction has begun and not ended."""
         return self._open is not None
+
+    @property
+    def passing(self) -> bool:
+        """The log that was read ends in front of some of what has been delivered, or inside a transaction of it."""
+        return self._passing
 
     def feed(self, packets: Packets) -> list[Run]:
         """The runs of the next packets. The last has no position when they end inside a transaction."""
@@ -134,6 +151,8 @@ class Decoder:
                 self._open = None
             runs += self._runs(self._read(events))
             begun = begun and self._open is not None
+        if self._passing and self._delivered is not None:
+            self._passing = self._delivered.awaits or self._open is not None
         return runs
 
     def _read(self, events: Events) -> _Feed:
@@ -144,10 +163,20 @@ class Decoder:
         transaction: Ints = np.cumsum(begin, dtype=np.int64)
         opened = np.flatnonzero(begin)
         first = np.append(0, opened)
+        origin, xid = names(events, opened)
+        delivered = xid < 0
+        if self._delivered is not None:
+            delivered, ahead = self._delivered(origin, xid)
+            origin[ahead] = AHEAD + origin[ahead]
+        delivered = np.append(carried.delivered, delivered)
+        passed = delivered[transaction]
         query = kind == Type.query
         tail = raw.le64(events.end - 8)
         several_from = query & (tail >> np.uint64(16) == int.from_bytes(b"\0BEGIN", "little"))
-        commit = (kind == Type.xid) | query & (tail >> np.uint64(8) == int.from_bytes(b"\0COMMIT", "little"))
+        commit = query & (tail >> np.uint64(8) == int.from_bytes(b"\0COMMIT", "little"))
+        commit |= (kind == Type.xid) | (kind == Type.xa_prepare) | (kind == Type.incident) & passed
+        if np.any(wrong := ~KNOWN[kind] & ~passed):
+            raise unknown(int(kind[np.argmax(wrong)]))
         begun = np.cumsum(several_from)
         marked = raw.data[events.start[opened] + 12] & _STANDALONE == 0
         several = np.append(carried.several, (kind[opened] == Type.mariadb_gtid) & marked)
@@ -158,15 +187,31 @@ class Decoder:
             return bool(several[mine] or begun[number] - (begun[first[mine]] if mine else 0))
 
         stated: list[tuple[int, TableName, bool]] = []
-        for number in np.flatnonzero(query & ~several_from & ~commit).tolist():
-            statement = _statement(events.body(number))
+        for number in np.flatnonzero(query & ~several_from & ~commit | (kind == Type.xa_prepare)).tolist():
+            body = events.body(number)
+            if kind[number] == Type.xa_prepare:
+                touched = self._touched(events, transaction, number)
+                self._prepared.prepare(body, touched, passed=bool(passed[number]))
+                continue
+            text, schema = _statement(body)
+            if passed[number]:
+                statement = read_control(text) or Statement()
+            else:
+                statement = read_statement(text, schema)
+                statement = statement.lowered() if self._lower_case else statement
+                self._maps.check(statement.defined)
+                if statement.undoes and self._touched(events, transaction, number):
+                    raise DecodeError(_UNDONE, hint=_UNDONE_HINT)
+            several[transaction[number]] |= statement.begins
+            commit[number] = statement.closes or (statement.ends and not is_several(number))
+            if statement.xa is not None:
+                lands = statement.commits and not passed[number]
+                self._prepared.end(statement.xa, int(events.position[number]), commits=bool(lands))
             emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
             stated += [(number, table, table in statement.replaced) for table in emptied]
-            commit[number] = statement.ends and not is_several(number)
         self._check(events, begin, commit)
         commits = np.flatnonzero(commit)
         last = len(kind) - 1
-        origin, xid = names(events, opened)
         feed = _Feed(
             events,
             commits,
@@ -176,7 +221,7 @@ class Decoder:
             committed_at=np.append(carried.committed_at, _committed_at(events, opened)),
             xid=np.append(carried.xid, xid),
             origin=np.append(np.array([carried.origin], np.object_), origin),
-            delivered=np.append(carried.delivered, self._delivered(origin, xid) if self._delivered else xid < 0),
+            delivered=delivered,
             open=bool(np.count_nonzero(begin) + (self._open is not None) - len(commits)),
             several=is_several(last),
             stated=stated,
@@ -184,6 +229,12 @@ class Decoder:
         if carried.token is not None:
             feed.tokens[0] = carried.token
         return feed
+
+    def _touched(self, events: Events, transaction: Ints, number: int) -> frozenset[TableName]:
+        """The captured tables that the transaction of an event has changed, up to that event."""
+        mine = transaction[: number + 1] == transaction[number]
+        found = self._maps.captured(events, np.flatnonzero(mine & (events.kind[: number + 1] == Type.table_map)))
+        return found | self._open.touched if self._open and not transaction[number] else found
 
     def _check(self, events: Events, begin: Mask, commit: Mask) -> None:
         both = begin | commit
@@ -200,10 +251,9 @@ class Decoder:
         counted = np.zeros(len(events), np.int64)
         found: list[tuple[Target, Ints, Changes]] = []
         carried = self._open.maps if self._open else {}
-        maps, groups = self._maps.targets(events, feed.transaction, carried)
+        maps, groups = self._maps.targets(events, feed.transaction, carried, feed.delivered[feed.transaction])
         for target, numbers in groups:
-            numbers = numbers[~feed.delivered[feed.transaction[numbers]]]
-            if target.layout is not None and len(numbers):
+            if target.layout is not None:
                 changes = find_changes(
                     target.layout, events.raw, events.start[numbers], events.end[numbers], events.kind[numbers]
                 )
@@ -213,8 +263,11 @@ class Decoder:
         emptied = [
             (number, schema, replaced)
             for number, table, replaced in feed.stated
-            if not feed.delivered[feed.transaction[number]] and (schema := self._maps.schema(table)) is not None
+            if (schema := self._maps.schema(table)) is not None
         ]
+        if self._passing:
+            ours = [numbers for target, numbers, _ in found if not target.watermark]
+            _check_origins(feed, np.concatenate([*ours, np.array([n for n, _, _ in emptied], np.int64)]))
         for number, _, _ in emptied:
             counts[number] += 1
             counted[number] += 1
@@ -244,29 +297,51 @@ class Decoder:
         return runs
 
     def _carry(self, feed: _Feed, changes: int, maps: dict[int, Target]) -> None:
-        self._open = None
-        if feed.open:
+        if not feed.open:
+            self._open = None
+        else:
             last = len(feed.first) - 1
             lsn, committed_at, xid = (int(values[last]) for values in (feed.lsn, feed.committed_at, feed.xid))
             whose = feed.origin[last], bool(feed.delivered[last])
+            touched = self._touched(feed.events, feed.transaction, len(feed.events) - 1)
             self._open = _Transaction(
-                lsn, committed_at, xid, *whose, changes, feed.several, feed.tokens.get(last), maps
+                lsn, committed_at, xid, *whose, changes, feed.several, feed.tokens.get(last), maps, touched
             )
 
 
-def _statement(body: bytes) -> Statement:
-    """The statement of a QUERY event: session, duration, length of the schema's name, error, length of the status."""
+def _check_origins(feed: _Feed, changes: Ints) -> None:
+    """Raise PositionLost when a captured table was changed by a transaction that only this server had, in front of what
+    was delivered: whether its rows are still there, nobody can tell."""
+    for number in np.unique(feed.transaction[changes]).tolist():
+        if feed.origin[number].startswith(AHEAD):
+            who = feed.origin[number].removeprefix(AHEAD)
+            gtid = f"{who}{'-' if who.count('-') == 1 else ':'}{feed.xid[number]}" if who else "without a GTID"
+            raise PositionLost(
+                f"transaction {gtid} of this server has changed captured tables before transactions that were "
+                "delivered, and was not on the server that they came from",
+                hint="somebody wrote to a replica: make the servers equal, then start with a new checkpoint, which "
+                "dumps the tables again",
+            )
+
+
+def _statement(body: bytes) -> tuple[str, str]:
+    """The statement of a QUERY event, and the database it was run in. In front of them: session, duration, length of
+    the database's name, error, length of the status."""
     schema = body[8]
     at = 13 + int.from_bytes(body[11:13], "little")
     name, text = body[at : at + schema], body[at + schema + 1 :]
-    return read_statement(text.decode(errors="replace"), name.decode(errors="replace"))
+    return text.decode(errors="replace"), name.decode(errors="replace")
 
 
 def _committed_at(events: Events, begins: Ints) -> Ints:
-    """When transactions committed: MariaDB says the second, MySQL the microsecond."""
+    """When transactions committed, on the server that they were first committed on: MariaDB says the second, MySQL the
+    microsecond. A replica of MySQL notes its own time and, behind it, the first server's."""
     kind, start = events.kind[begins], events.start[begins]
     timed = ((kind == Type.gtid) | (kind == Type.anonymous)) & (events.end[begins] - start >= _TIMED)
-    micros = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64) & ((1 << 55) - 1)
+    own = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64)
+    replicated = timed & (own >> 55 & 1 == 1)
+    first = events.raw.le64(np.where(replicated, start + _TIMED, 0)).view(np.int64)
+    micros = np.where(replicated, first, own) & ((1 << 55) - 1)
     return np.where(timed, micros, events.when[begins] * 1_000_000)
 
 

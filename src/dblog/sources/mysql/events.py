@@ -53,11 +53,10 @@ BEGINS = frozenset({Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gt
 # the server decrypts it for its readers.
 KNOWN = np.zeros(256, np.bool_)
 KNOWN[[5, 13, 14, 29, 35, 36, 37, 160, 161, 163]] = True
-KNOWN[[Type.query, Type.stop, Type.xid, Type.table_map, Type.start_encryption, *ROWS, *BEGINS]] = True
+KNOWN[[Type.query, Type.stop, Type.xid, Type.xa_prepare, Type.table_map, Type.start_encryption, *ROWS, *BEGINS]] = True
 KNOWN[[Type.payload, Type.query_compressed, *ROWS_COMPRESSED]] = True
 
 _REFUSED = {
-    Type.xa_prepare: "XA transactions are not supported",
     9: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
     17: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",
     18: "LOAD DATA was logged as a statement: set global binlog_format = ROW, and start with a new dump",

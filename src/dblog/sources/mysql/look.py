@@ -13,6 +13,7 @@ from typing import Any
 import pymysql.err
 
 from dblog.core.schema import TableName
+from dblog.sources.mysql import tables
 from dblog.sources.mysql.connect import GONE, RIGHTS, Server, identifier
 from dblog.sources.mysql.grants import Grants, User
 from dblog.sources.problems import Problem
@@ -25,8 +26,6 @@ WATERMARK_SQL = (
 )
 REPLICATION = ("REPLICATION SLAVE", "REPLICATION CLIENT")
 DAY = 86400
-_TRANSACTIONAL = ("INNODB", "ROCKSDB")
-_KINDS = {"VIEW": "a view", "SYSTEM VIEW": "a view", "SEQUENCE": "a sequence", "TEMPORARY": "temporary"}
 _RDS = "on Amazon RDS and Aurora: in the parameter group"
 _SYNTAX, _NO_DATABASE, _LOCKED, _READ_ONLY = 1064, 1049, 1205, {1290, 1792, 1836}
 
@@ -43,34 +42,6 @@ class Setup:
     """Watermarks are written, into a table of ours."""
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A table as the catalog has it."""
-
-    name: TableName
-    kind: str
-    engine: str | None
-    key: list[tuple[str, int | None]]
-    """Each column, and how much of it counts (None: all)."""
-    columns: list[str]
-    cascades: list[str]
-    """Foreign keys by which the server changes rows of this table itself."""
-
-
-# Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
-_OF_ONE = "table_schema = %s and table_name = %s"
-_TABLE = f"select table_schema, table_name, table_type, engine from information_schema.tables where {_OF_ONE}"
-_COLUMNS = f"select column_name from information_schema.columns where {_OF_ONE}"
-_KEY = f"""
-select column_name, sub_part from information_schema.statistics where index_name = 'PRIMARY' and {_OF_ONE}
-order by seq_in_index
-"""
-_CASCADES = """
-select constraint_name from information_schema.referential_constraints
-where constraint_schema = %s and table_name = %s
-and (delete_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT') or update_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT'))
-order by constraint_name
-"""
 _ALIKE = """
 select table_schema, table_name from information_schema.tables
 where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s)
@@ -86,7 +57,7 @@ class Look:
         self.user = User.read(self._all("select current_user()")[0][0])
         self.grants = Grants([line for (line,) in self._all("show grants")])
         self.log = self._ask("show binary log status", "show master status")
-        described = {name: self._described(name) for name in (*setup.tables, WATERMARK)}
+        described = {name: tables.read_table(cursor, name) for name in (*setup.tables, WATERMARK)}
         self.tables = {name: table for name, table in described.items() if table is not None}
 
     def problems(self) -> Iterator[Problem]:
@@ -134,17 +105,6 @@ class Look:
                 raise
             return int(error.args[0])
         return 0
-
-    def _described(self, name: TableName) -> _Table | None:
-        """None when the catalog does not show it. A table in other letter case is another one."""
-        found = self._all(_TABLE, *name)
-        if not found or TableName(*found[0][:2]) != name:
-            return None
-        columns = [column for column, *_ in self._all(_COLUMNS, *name)]
-        key = [(column, prefix) for column, prefix in self._all(_KEY, *name)]
-        cascades = [constraint for (constraint,) in self._all(_CASCADES, *name)]
-        _, _, kind, engine = found[0]
-        return _Table(name, kind, engine, key, columns, cascades)
 
     # -- the server ------------------------------------------------------------------------------------------
 
@@ -260,32 +220,17 @@ class Look:
     # -- tables ----------------------------------------------------------------------------------------------
 
     def _of_table(self, name: TableName) -> Iterator[Problem]:
-        shown, q = repr(str(name)), identifier(*name)
         table = self.tables.get(name)
         if table is None:
             yield self._unseen(name)
             return
-        if table.kind == "SYSTEM VERSIONED":
-            what = f"table {shown} is system-versioned: rows of its history would be taken for rows"
-            yield Problem(what, f"ALTER TABLE {q} DROP SYSTEM VERSIONING;  -- or leave it out")
-            return
-        if table.kind != "BASE TABLE":
-            kind = _KINDS.get(table.kind, "not a table")
-            yield Problem(f"{shown} is {kind}: the log has no changes of it", "capture the tables behind it")
-            return
-        wanted = {*(self.setup.columns or ()), *(column for column, _ in table.key)}
-        some = [identifier(column) for column in table.columns if column in wanted]
-        columns = "*" if self.setup.columns is None else ", ".join(some) or "1"
-        if self._try(f"select {columns} from {q} limit 0") in RIGHTS:
-            yield Problem(f"user {self.user} lacks SELECT on {shown}", self.user.granted("SELECT", name))
-        if (table.engine or "").upper() not in _TRANSACTIONAL:
-            what = f"table {shown} is of engine {table.engine}, which has no transactions"
-            yield Problem(what, f"ALTER TABLE {q} ENGINE = InnoDB;")
-        yield from self._of_key(table)
-        # Since version 9.6 of MySQL it is not the engine that does this, and the log has it.
-        if table.cascades and self.settings.get("innodb_native_foreign_keys", "ON") != "OFF":
-            what = f"foreign keys change rows of {shown} without a trace in the log: {', '.join(table.cascades)}"
-            yield Problem(what, "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out")
+        if table.kind == "BASE TABLE":
+            wanted = {*(self.setup.columns or ()), *(column for column, _ in table.key)}
+            some = [identifier(column) for column in table.columns if column in wanted]
+            columns = "*" if self.setup.columns is None else ", ".join(some) or "1"
+            if self._try(f"select {columns} from {identifier(*name)} limit 0") in RIGHTS:
+                yield Problem(f"user {self.user} lacks SELECT on {str(name)!r}", self.user.granted("SELECT", name))
+        yield from tables.problems(table, self.settings)
 
     def _unseen(self, name: TableName) -> Problem:
         shown = repr(str(name))
@@ -297,19 +242,6 @@ class Look:
                 f"user {self.user} may not read table {shown}, or it does not exist", self.user.granted("SELECT", name)
             )
         return Problem(f"table {shown} does not exist", "correct the option table or tables")
-
-    def _of_key(self, table: _Table) -> Iterator[Problem]:
-        shown, q = repr(str(table.name)), identifier(*table.name)
-        if not table.key:
-            what = f"table {shown} has no primary key, by which dumped rows and changes are matched"
-            hidden = self.settings.get("show_gipk_in_create_table_and_information_schema", "ON") == "OFF"
-            gipk = self._set("show_gipk_in_create_table_and_information_schema", "ON")
-            yield Problem(what, f"ALTER TABLE {q} ADD PRIMARY KEY (...);" + f"\n{gipk}" * hidden)
-        for column, prefix in table.key:
-            if prefix is not None:
-                what = f"the primary key of {shown} has only the beginning of column {column!r}: the index does not "
-                what += "help to read in its order, and every chunk sorts the rest of the table"
-                yield Problem(what, "have a key of whole columns, or a chunkRows as large as the table", fatal=False)
 
     def _of_watermark(self) -> Iterator[Problem]:
         *create, fill = WATERMARK_SQL
@@ -333,7 +265,7 @@ class Look:
         elif (
             sorted(table.columns) != ["id", "token"]
             or [column for column, *_ in table.key] != ["id"]
-            or (table.engine or "").upper() not in _TRANSACTIONAL
+            or (table.engine or "").upper() not in tables.TRANSACTIONAL
         ):
             yield Problem(f"'{WATERMARK}' is not a watermark table", "drop or rename it")
         elif not self._all(f"select 1 from {WATERMARK} where id = 1"):

@@ -6,7 +6,7 @@ how its rows look. A table that is opened again has a new number.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,10 +15,11 @@ import numpy as np
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
-from dblog.sources.columns import Cells, Ints
+from dblog.sources.columns import Cells, Ints, Mask
 from dblog.sources.mysql.events import ROWS, ROWS_COMPRESSED, Events, Type
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.layout import Layout
+from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.tablemap import TableMap
 
 IS_ROWS = np.zeros(256, np.bool_)
@@ -44,6 +45,15 @@ class Tables(Protocol):
 
     def completed(self, mapped: TableMap) -> TableMap:
         """A map of a log that does not name columns, with what the catalog says."""
+        ...
+
+    def check(self, said: Definition) -> None:
+        """Raise when a captured table that a statement in the log has defined cannot be followed, or could not."""
+        ...
+
+    def prepared(self, name: str, before: int) -> Collection[TableName] | None:
+        """The captured tables that an XA transaction has changed whose rows are in the log before a position; None
+        when the log no longer shows that."""
         ...
 
     def latest(self, table: TableName) -> TableSchema | None:
@@ -80,13 +90,29 @@ class TableMaps:
             return None
         return self._schemas.get(table) or self._tables.latest(table)
 
+    def check(self, said: Iterable[Definition]) -> None:
+        """See that the tables that a statement has defined, those of them that are captured, can be followed."""
+        for one in said:
+            if self._tables.captured(one.table):
+                self._tables.check(one)
+
+    def captured(self, events: Events, maps: Ints) -> frozenset[TableName]:
+        """The captured tables, and the watermarks, among those that some table maps name."""
+        start = events.start[maps]
+        bodies = columns.binary(Cells(events.raw, start, events.end[maps] - start)).unique().to_pylist()
+        tables = set(map(_table_name, bodies))
+        return frozenset(t for t in tables if t == self._watermark or self._tables.captured(t))
+
     def targets(
-        self, events: Events, transaction: Ints, carried: Mapping[int, Target]
+        self, events: Events, transaction: Ints, carried: Mapping[int, Target], passed: Mask
     ) -> tuple[dict[int, Target], list[tuple[Target, Ints]]]:
         """The table maps that hold in the last transaction, by number; and each target with its row events, in order.
 
-        `transaction` numbers the events' transactions; `carried` holds in the one that has the number 0."""
-        mapped, rows = np.flatnonzero(events.kind == Type.table_map), np.flatnonzero(IS_ROWS[events.kind])
+        `transaction` numbers the events' transactions; `carried` holds in the one that has the number 0. Events that
+        are `passed` over are not looked at: it may be that nobody can read them any more."""
+        mapped, rows = (
+            np.flatnonzero(found & ~passed) for found in (events.kind == Type.table_map, IS_ROWS[events.kind])
+        )
         targets, place = self._described(events, mapped)
         of_map, of_row = _numbers(events, mapped), _numbers(events, rows)
         source = _last_before(mapped, of_map, rows, of_row)

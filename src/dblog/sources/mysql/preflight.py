@@ -7,14 +7,31 @@ watermark table, by exactly the `fix` that `check` shows for it. What is looked 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from dblog.core.schema import TableName
+from dblog.errors import PositionLost, PreconditionFailed
+from dblog.sources.mysql import tables
 from dblog.sources.mysql.connect import Connection, Server, server, translating
 from dblog.sources.mysql.grants import User
 from dblog.sources.mysql.look import REPLICATION, WATERMARK_SQL, Look, Setup
+from dblog.sources.mysql.statements import Definition
 from dblog.sources.problems import Problem, refuse
 from dblog.sources.relational import WATERMARK
 
-__all__ = ["WATERMARK_SQL", "Problem", "Setup", "admin_sql", "check", "prepare", "user"]
+__all__ = [
+    "WATERMARK_SQL",
+    "Problem",
+    "Setup",
+    "admin_sql",
+    "check",
+    "check_definition",
+    "check_tables",
+    "prepare",
+    "user",
+]
 
+AGAIN = "start with a new checkpoint, which dumps the tables again"
 OLDEST = {"MariaDB": (10, 5, 0), "MySQL": (8, 0, 0)}
 LOCK_SECONDS = 1
 """A table that somebody alters meanwhile is not waited for."""
@@ -38,6 +55,41 @@ def prepare(connection: Connection, setup: Setup) -> None:
         for problem in problems:
             for statement in problem.fix.splitlines() if problem.creatable else ():
                 cursor.execute(statement)
+
+
+def check_tables(connection: Connection, names: Iterable[TableName]) -> None:
+    """Raise PreconditionFailed when one of the tables, which a stream follows, cannot be followed any more."""
+    _refuse_altered(*_look_at(connection, names))
+
+
+def check_definition(connection: Connection, said: Definition) -> None:
+    """Raise PreconditionFailed when a table that a statement in the log has defined cannot be followed any more; or
+    PositionLost when it can, but could not for a time: what was missed then, no statement brings back."""
+    found, settings = _look_at(connection, [said.table])
+    _refuse_altered(found, settings)
+    wrong = tables.faults(said, settings)
+    if wrong and found:  # one that is gone has no rows downstream either, once the log shows that it went
+        raise PositionLost(
+            f"a statement in the log made table {str(said.table)!r} {' and '.join(wrong)}; that was undone, but rows "
+            "may have been missed in between",
+            hint=AGAIN,
+        )
+
+
+def _look_at(connection: Connection, names: Iterable[TableName]) -> tuple[list[tables.Table], dict[str, str]]:
+    with translating("checking the tables"), connection.cursor() as cursor:
+        settings = tables.read_settings(cursor)
+        return [table for name in names if (table := tables.read_table(cursor, name)) is not None], settings
+
+
+def _refuse_altered(found: Iterable[tables.Table], settings: dict[str, str]) -> None:
+    wrong = [p for table in found for p in tables.problems(table, settings) if p.fatal]
+    if wrong:
+        raise PreconditionFailed(
+            "a table was altered and cannot be followed any more; rows may have been missed since:\n"
+            + "\n".join(map(str, wrong)),
+            hint=f"undo that, then {AGAIN}",
+        )
 
 
 def admin_sql(setup: Setup, account: str) -> str:

@@ -15,10 +15,17 @@ from dblog.errors import PositionLost, PreconditionFailed
 from dblog.sources.mysql.connect import Connection, server, translating
 from dblog.sources.mysql.events import FIRST, file_and_place, position
 from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.gtid import DIVERGED, Delivered, Gtids, Place
+from dblog.sources.mysql.gtid import DIVERGED, Between, Delivered, GtidPosition, Gtids, Place
 
-RESET = "the log was reset: start with a new checkpoint, which dumps the tables again"
+RESET = (
+    "the log was reset, or the server has lost its end in a crash: start with a new checkpoint, which dumps the tables "
+    "again"
+)
 PURGED = "start with a new checkpoint, which dumps the tables again; to keep more log, raise binlog_expire_logs_seconds"
+OTHER = (
+    "connect to the server that the stream was started with, or start with a new checkpoint, which dumps the tables "
+    "again; with GTIDs (gtid_mode = ON) a stream can go on with another server"
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,10 @@ class Resumption:
     position: int
     place: Place
     delivered: Delivered | None
+    first: Gtids | None = None
+    """What is before the position in this log."""
+    until: int = 0
+    """The end of the log, in front of which everything lies that was delivered."""
 
 
 class Log:
@@ -59,10 +70,14 @@ class Log:
         return str(self._one("select @@global.server_id" if self.mariadb else "select @@global.server_uuid"))
 
     def executed(self) -> str:
-        """The GTIDs of all transactions that the log has, on MySQL of all that selects see."""
-        return str(
-            self._one("select @@global.gtid_binlog_pos" if self.mariadb else "select @@global.gtid_executed") or ""
-        )
+        """The GTIDs of all transactions that are in the log and that selects see."""
+        if self.mariadb:
+            return self.gtids_at(self.end()) or ""
+        return "".join(str(self._one("select @@global.gtid_executed") or "").split())
+
+    def state(self) -> str:
+        """MariaDB: the last GTID of every domain and server that the log has had."""
+        return str(self._one("select @@global.gtid_binlog_state") or "")
 
     def gtids_at(self, at: int) -> str | None:
         """MariaDB: those before a position; None when there is no such."""
@@ -70,15 +85,28 @@ class Log:
         found = self._one("select binlog_gtid_pos(%s, %s)", file_name(self._connection, file), place)
         return None if found is None else str(found)
 
-    def files(self) -> list[str]:
-        return [str(row[0]) for row in self._all("show binary logs")]
+    def files(self) -> dict[str, int]:
+        """The names of its files, in order, and how large they are."""
+        return {str(row[0]): int(row[1]) for row in self._all("show binary logs")}
 
-    def first_gtids(self, file: str) -> str:
+    def check(self, at: int) -> None:
+        """Raise PositionLost unless the log has files up to a position of this server."""
+        sizes = {_number(name): size for name, size in self.files().items()}
+        file, place = file_and_place(at)
+        where = f"file {file}, place {place}"
+        if file < min(sizes):
+            raise PositionLost(f"the server's log no longer reaches back to {where}", hint=PURGED)
+        if place > sizes.get(file, 0):
+            raise PositionLost(f"the server's log ends before {where}", hint=RESET)
+
+    def first_gtids(self, file: str) -> Gtids:
         """Those before the beginning of a file."""
+        events = self._all(f"show binlog events in '{file}' limit 3")
+        said = {row[2]: str(row[5]) for row in events}
         if self.mariadb:
-            return str(self._one("select binlog_gtid_pos(%s, %s)", file, FIRST) or "")
-        events = self._all(f"show binlog events in '{file}' limit 2")
-        return next((str(row[5]) for row in events if row[2] == "Previous_gtids"), "")
+            position = str(self._one("select binlog_gtid_pos(%s, %s)", file, FIRST) or "")
+            return self.flavor.gtids.parse(position, said.get("Gtid_list", "").strip("[]"))
+        return self.flavor.gtids.parse(said.get("Previous_gtids", ""))
 
     def _one(self, query: str, *values: object) -> Any:
         found = self._all(query, *values)
@@ -96,13 +124,14 @@ def begin(log: Log, write: Callable[[], object] | None) -> Resumption:
     that has committed, because commits are in order. Without it the file is read from its beginning."""
     if log.mariadb:
         at = log.end()
-        return Resumption(at, Place(log.gtids_at(at) or "", log.name()), None)
+        gtids = GtidPosition.begun(log.gtids_at(at) or "", log.state())
+        return Resumption(at, Place(str(gtids), log.name(), seen=gtids.seen), None)
     if write is not None:
         at = log.end()
         write()
         return Resumption(at, Place(log.executed(), log.name()), None)
-    gtids = log.flavor.gtids.parse(log.executed())
-    found = _by_gtids(log, 0, Place(str(gtids)), gtids)
+    executed = log.flavor.gtids.parse(log.executed())
+    found = _by_gtids(log, 0, Place(str(executed)), executed)
     return replace(found, position=found.position - position(found.place.shift, 0), place=replace(found.place, shift=0))
 
 
@@ -111,34 +140,59 @@ def resume(log: Log, at: int, known: str | None) -> Resumption:
     place = Place.parse(known)
     if known is None:
         return Resumption(at, place, None)
-    gtids = log.flavor.gtids.parse(place.gtids)
+    gtids = log.flavor.gtids.parse(place.gtids, place.seen)
     if place.server != log.name():
         return _by_gtids(log, at, place, gtids)
+    own = at - position(place.shift, 0)
     if not log.mariadb:
-        return Resumption(at, place, gtids.delivered() if place.gtids else None)
-    here = log.gtids_at(at - position(place.shift, 0))
-    if here is not None and str(log.flavor.gtids.parse(here)) == str(gtids):
-        return Resumption(at, place, None)
-    if file_and_place(at)[0] - place.shift < _number(log.files()[0]):  # purged: perhaps nothing was in between
+        log.check(own)
+        return Resumption(at, place, gtids.delivered() if place.gtids else None, gtids)
+    if file_and_place(own)[0] < _number(next(iter(log.files()))):  # purged: perhaps nothing was in between
         return _by_gtids(log, at, place, gtids)
-    raise PositionLost(f"the server's log has other transactions before our place than {place.gtids}", hint=RESET)
+    log.check(own)
+    here = log.gtids_at(own)
+    if here is None or str(log.flavor.gtids.parse(here)) != place.gtids:
+        raise PositionLost(f"the server's log has other transactions before our place than {place.gtids}", hint=RESET)
+    return Resumption(at, place, None, gtids)
+
+
+def repeat(log: Log, at: int, start: str | None, end: str | None) -> Resumption | None:
+    """How to read exactly the transactions between the places of two offsets again, which may lie otherwise in this
+    log; None when it is the log that both offsets count."""
+    found, last = resume(log, at, start), Place.parse(end)
+    if found.first is None or found.place.log == Place.parse(start).log == last.log:
+        return None
+    gtids = log.flavor.gtids.parse(last.gtids, last.seen)
+    _check_executed(log, gtids)
+    delivered = found.delivered or log.flavor.gtids.parse("").delivered()
+    until = log.end() + position(found.place.shift, 0)
+    return replace(found, delivered=Between(delivered, gtids.delivered(found.first)), until=until)
 
 
 def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
     if not place.gtids:
         raise PositionLost(
-            "this is not the log that the checkpoint is of, and without GTIDs its place cannot be found", hint=PURGED
+            "this is not the log that the checkpoint is of, and without GTIDs its place cannot be found", hint=OTHER
         )
-    if not gtids <= log.flavor.gtids.parse(log.executed()):
-        lacks = f"the server does not have the transactions {place.gtids} that were delivered"
-        raise PositionLost(f"{lacks}, only {log.executed() or 'none'}", hint=DIVERGED)
-    for file in reversed(log.files()):
-        first = log.flavor.gtids.parse(log.first_gtids(file))
-        if first <= gtids:
-            shift = file_and_place(at)[0] + 1
-            there = replace(place, server=log.name(), shift=shift, created=0)
-            return Resumption(position(_number(file) + shift, FIRST), there, gtids.delivered(first))
-    raise PositionLost(f"the server's log no longer reaches back to {place.gtids}", hint=PURGED)
+    _check_executed(log, gtids)
+    shift = file_and_place(at)[0] + 1
+    there = replace(place, server=log.name(), shift=shift, created=0)
+    until = log.end() + position(shift, 0)
+    for file in reversed([*log.files()]):
+        first = log.first_gtids(file)
+        if first.within(gtids):
+            begin = position(_number(file) + shift, FIRST)
+            return Resumption(begin, there, gtids.delivered(first), first, until)
+    raise PositionLost(
+        f"the server's log no longer reaches back to {place.gtids}: it begins after {first}", hint=PURGED
+    )
+
+
+def _check_executed(log: Log, gtids: Gtids) -> None:
+    executed = log.executed()
+    if not gtids <= log.flavor.gtids.parse(executed):
+        lacks = f"the server does not have the transactions {gtids} that were delivered"
+        raise PositionLost(f"{lacks}, only {executed or 'none'}", hint=DIVERGED)
 
 
 def file_name(connection: Connection, number: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,24 +15,30 @@ from dblog.core.names import Pattern
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import (
+    ConnectionLost,
     KeyChanged,
     PreconditionFailed,
     SchemaChanged,
+    TableLocked,
     WatermarkError,
 )
-from dblog.sources.base import Commits, Ints, Origin
-from dblog.sources.mysql import catalog, chunks, preflight, resume
+from dblog.sources.base import Commits, Ints, Origin, Wait
+from dblog.sources.mysql import catalog, chunks, preflight, resume, xa
 from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import file_and_place, position
 from dblog.sources.mysql.flavor import Flavor
 from dblog.sources.mysql.gtid import Place
 from dblog.sources.mysql.kinds import TypeOptions
-from dblog.sources.mysql.resume import Log
+from dblog.sources.mysql.resume import Log, Resumption
+from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
-from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+
+CHECKED_TABLES = 20
+"""How many tables a heartbeat looks at; the next one goes on with the others."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class MySQL(Relational[Connection]):
     def default_schema(self) -> str:
         return self.address.database
 
-    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         setup = self.setup()
         self._with(lambda connection: preflight.prepare(connection, setup))
 
@@ -68,7 +74,12 @@ class MySQL(Relational[Connection]):
         return preflight.Setup(self.names(), self.server_id, self.columns, self.writes)
 
     def check_followed(self, tables: Collection[TableName]) -> None:
-        """The log has the changes of every table."""
+        """See that the tables can still be followed, some at a time: each asks the catalog several questions."""
+        names = sorted(tables)
+        at = _CHECKED.get((os.getpid(), self), 0) % max(len(names), 1)
+        some = (names[at:] + names[:at])[:CHECKED_TABLES]
+        self._with(lambda connection: preflight.check_tables(connection, some))
+        _CHECKED[os.getpid(), self] = at + len(some)
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         found = _FOLLOWED[os.getpid(), self] = self._describe(self.names())
@@ -101,23 +112,49 @@ class MySQL(Relational[Connection]):
         """What the positions of the log that this process reads have more than the server's own."""
         return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
 
+    def check_position(self, position: int, place: str | None) -> None:
+        """Raise PositionLost unless the server's log still reaches back to the position."""
+        self._with(lambda connection: resume.resume(Log(connection), position, place))
+
+    def abandon(self) -> None:
+        """MySQL and MariaDB keep nothing for a stream."""
+
     def stream(self, position: int, place: str | None) -> MySQLLog:
         # called by the thread of the log, and a connection is one thread's
         followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names("log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
         _SHIFTS[os.getpid(), self.address] = found.place.shift
+        return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}), "log")
+
+    def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
+        followed = _FOLLOWED.get((os.getpid(), self)) or dict.fromkeys(self.names())
+        found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
+        return None if found is None else self._log(found, followed, {}, "control")
+
+    def _log(
+        self, found: Resumption, followed: Mapping[TableName, TableSchema | None], files: dict[int, int], role: str
+    ) -> MySQLLog:
         decoder = Decoder(
             _Tables(self, followed),
-            self._with(self._flavor, "log"),
+            self._with(self._flavor, role),
             found.position,
             watermark=WATERMARK,
             before=self.before,
             shift=found.place.shift,
             delivered=found.delivered,
-            files=_FILES.setdefault((os.getpid(), self.address), {}),
+            files=files,
             created=found.place.created,
+            lower_case=self._ask("select @@lower_case_table_names = 1", role=role) == (1,),
         )
-        return MySQLLog(self.address, found.position, decoder, server_id=self.server_id, place=found.place)
+        return MySQLLog(
+            self.address,
+            found.position,
+            decoder,
+            server_id=self.server_id,
+            place=found.place,
+            until=found.until,
+            check=lambda at: self._with(lambda connection: Log(connection).check(at), role),
+        )
 
     def place(self, place: str | None, commits: Commits, position: int) -> str:
         there = Place.parse(place).after(commits.origins, commits.numbers)
@@ -125,10 +162,7 @@ class MySQL(Relational[Connection]):
         return str(replace(there, created=created))
 
     def comparable(self, place: str | None, other: str | None) -> bool:
-        return Place.parse(place).shift == Place.parse(other).shift
-
-    def covers(self, place: str | None, other: str | None) -> bool:
-        return Place.parse(place).covers(Place.parse(other))
+        return Place.parse(place).log == Place.parse(other).log
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 
@@ -206,10 +240,11 @@ class MySQL(Relational[Connection]):
             cursor.execute(
                 f"set session lock_wait_timeout = {LOCK_SECONDS}, session innodb_lock_wait_timeout = {LOCK_SECONDS}"
             )
-            if role in PEOPLE:
-                cursor.execute(f"set session {self._flavor(connection).time_limit.format(PEOPLE_SECONDS)}")
-                cursor.execute("set session transaction read only")
         return connection
+
+    def _read_only_begin(self, session: Connection) -> Sequence[str]:
+        limit = self._flavor(session).time_limit.format(PEOPLE_SECONDS)
+        return (f"set session {limit}", "start transaction read only")
 
     def _alive(self, session: Connection) -> bool:
         return bool(session.open)
@@ -247,6 +282,20 @@ class _Tables:
         with translating(f"reading the schema of {mapped.table}"):
             return mapped.completed(self._source._with(read, "log"))
 
+    def check(self, said: Definition) -> None:
+        try:
+            self._source._with(lambda connection: preflight.check_definition(connection, said), "log")
+        except TableLocked as error:  # the statement is read and checked again
+            raise ConnectionLost(error.message) from error
+
+    def prepared(self, name: str, before: int) -> list[TableName] | None:
+        def find(connection: Connection) -> set[str] | None:
+            return xa.find_tables(connection, name, before - self._source._shift)
+
+        with translating(f"looking for the XA transaction {name} in the log"):
+            found = self._source._with(find, "log")
+        return None if found is None else [table for table in self._followed if str(table) in found]
+
     def latest(self, table: TableName) -> TableSchema | None:
         return self._source._describe([table], "log").get(table) or self._followed.get(table)
 
@@ -268,6 +317,9 @@ class Select:
         with self._source._reading(f"reading table {self.schema.table}", everything=own):
             self._source._with(read, "chunks")
 
+
+_CHECKED: dict[tuple[int, MySQL], int] = {}
+"""How many tables of a stream of this process its heartbeats have looked at."""
 
 _FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
 """The tables that a stream of this process follows, as they were when it began. One that comes later is met, and

@@ -2,17 +2,32 @@
 
 The log of a server in row format still has statements: those that define tables and users. Most say nothing about rows,
 and rows that follow say how they look. Some take all rows of a table away, or put others in their place, without a row
-in the log. Any statement that changes single rows is an error, because which rows it changed is not said.
+in the log: a table that gets a name by a rename has other rows than the one that had it, whatever the names are. Any
+statement that changes single rows is an error, because which rows it changed is not said.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dblog.core.schema import TableName
 from dblog.errors import DecodeError
+from dblog.sources.mysql.xa import written
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A table that a statement creates or changes, and what the statement says against following it."""
+
+    table: TableName
+    cascades: bool = False
+    """A foreign key changes its rows."""
+    versioned: bool = False
+    """It becomes system-versioned."""
+    engine: str | None = None
+    """Its engine, if that has no transactions."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +36,34 @@ class Statement:
 
     ends: bool = True
     """It is a transaction of its own, unless it stands in one."""
+    begins: bool = False
+    """A transaction of several statements begins with it."""
+    closes: bool = False
+    """It ends the transaction that it stands in."""
+    undoes: bool = False
+    """It takes back what its transaction has done, or some of that."""
+    xa: str | None = None
+    """The XA transaction, prepared before, that it commits or rolls back."""
+    commits: bool = False
+    """It commits that transaction."""
     emptied: tuple[TableName, ...] = ()
     """These have no rows after it, or other ones."""
     replaced: tuple[TableName, ...] = ()
     """Those of them that have rows after it, which the log does not show."""
     dropped: str | None = None
     """All tables of this database are emptied."""
+    defined: tuple[Definition, ...] = ()
+    """The tables that it creates, changes, or gives a name to."""
+
+    def lowered(self) -> Statement:
+        """As a server means it whose names have no capital letters: in the text of a statement they may have some."""
+        return replace(
+            self,
+            emptied=tuple(map(_lowered, self.emptied)),
+            replaced=tuple(map(_lowered, self.replaced)),
+            dropped=self.dropped and self.dropped.lower(),
+            defined=tuple(replace(d, table=_lowered(d.table)) for d in self.defined),
+        )
 
 
 _DEFINITIONS = re.compile(
@@ -36,8 +73,9 @@ _CHANGES = re.compile("INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|DO|SELECT|WITH|VAL
 
 _BLANK = re.compile(r"(?:\s|/\*M?!\d*|/\*.*?\*/|--(?=\s).*?(?:\n|\Z)|#.*?(?:\n|\Z))*", re.DOTALL)
 _STRING = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\""
-_QUOTED = re.compile(rf"{_STRING}|`(?:[^`]|``)*`|/\*(?!M?!).*?\*/", re.DOTALL)
-_COMMENT = re.compile(rf"({_STRING}|`(?:[^`]|``)*`)|/\*(?!M?!).*?\*/|--(?=\s)[^\n]*|#[^\n]*", re.DOTALL)
+_QUOTED = re.compile(rf"{_STRING}|`(?:[^`]|``)*`", re.DOTALL)
+# What stands in /*!50000 such a comment */ is executed, so only its ends are comments.
+_COMMENT = re.compile(rf"({_QUOTED.pattern})|/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|--(?=\s)[^\n]*|#[^\n]*", re.DOTALL)
 _NAME = r"(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|(?:[\w$]|[^\x00-\x7f])+)"
 _TABLE = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
 _IF = r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
@@ -51,33 +89,55 @@ _TRUNCATE = _regex(rf"TRUNCATE (?:TABLE )?{_TABLE}")
 # The server writes this one itself, for a table in memory that is empty after a restart.
 _DELETE_ALL = _regex(rf"DELETE FROM {_TABLE}\s*\Z")
 _CREATE_TABLE = _regex(r"CREATE (?:OR REPLACE )?(?:TEMPORARY )?TABLE\b")
-_CREATE_AGAIN = _regex(rf"CREATE OR REPLACE TABLE {_TABLE}")
+_CREATE_NAMED = _regex(rf"CREATE (?P<again>OR REPLACE )?TABLE (?P<unless>IF NOT EXISTS )?{_TABLE}")
 _DROP_TABLES = _regex(rf"DROP TABLES? {_IF}")
 _DROP_DATABASE = _regex(rf"DROP (?:DATABASE|SCHEMA) {_IF}{_NAME}")
 _RENAME_TABLES = _regex(rf"RENAME TABLES? {_IF}")
 _RENAME = _regex(rf"{_TABLE} (?:(?:WAIT \d+|NOWAIT) )?TO {_TABLE}")
-_ALTER_TABLE = _regex(rf"ALTER (?:ONLINE )?(?:IGNORE )?TABLE {_IF}{_TABLE}")
+_ALTER_TABLE = _regex(rf"ALTER (?:ONLINE )?(?P<ignore>IGNORE )?TABLE {_IF}{_TABLE}")
 _ALTER_RENAME = _regex(r"\bRENAME\b(?! (?:COLUMN|INDEX|KEY)\b)")
 _NEW_NAME = _regex(rf"\s*(?:(?:TO|AS) |=\s*)?{_TABLE}")
-# Rows go or come with a partition or a file.
+# Rows go or come with a partition or a file; or with the history of a table, whose rows the log shows like others.
 _ALTER_ROWS = _regex(
     r"\b(?:(?:TRUNCATE|DROP|EXCHANGE) PARTITION|CONVERT (?:PARTITION|TABLE)"
-    r"|(?:DISCARD|IMPORT) (?:PARTITION|TABLESPACE))\b"
+    r"|(?:DISCARD|IMPORT) (?:PARTITION|TABLESPACE)|DROP SYSTEM VERSIONING)\b"
+)
+# The other table of EXCHANGE PARTITION and of both forms of CONVERT, of which one takes it away.
+_OTHER_TABLE = _regex(r"\b(?:WITH|TO|(CONVERT)) TABLE\b")
+_CASCADE = _regex(r"\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
+_VERSIONED = _regex(r"\b(?:ADD|WITH) SYSTEM VERSIONING\b")
+_ENGINE = _regex(r"\bENGINE\b")
+# By name: a column may be called engine, too.
+_WITHOUT_TRANSACTIONS = _regex(
+    r"\s*=?\s*['\"`]?(MyISAM|Aria|MEMORY|HEAP|CSV|ARCHIVE|BLACKHOLE|MERGE|MRG_MYISAM|FEDERATED|FEDERATEDX|CONNECT|SPIDER"
+    r"|S3|COLUMNSTORE|MROONGA|SPHINX|OQGRAPH|EXAMPLE|NDB|NDBCLUSTER|TokuDB)\b"
 )
 _SET_STATEMENT = _regex(r"SET STATEMENT\b.*?\bFOR\b")
+_XA_END = _regex(r"XA (COMMIT|ROLLBACK) (.*)")
+_ROLLBACK_TO = _regex(r"ROLLBACK (?:WORK )?TO\b")
 
-# Tools that alter a table by filling another one from the same rows, and then exchange the two: the rows stay the same.
-_COPIES = {
-    "gh-ost": (r"_{0}_gho", r"_{0}(_\d+)?_del"),
-    "pt-online-schema-change, spirit": (r"_+{0}_new", r"_+{0}_old(_\d+)?"),
-    "lhm": (r"lhmn_{0}", r"lhma_[\d_]+_{0}"),
-}
+
+def read_control(text: str) -> Statement | None:
+    """What a statement does to the transaction that it stands in; None for one that is about something else."""
+    text = text[_BLANK.match(text).end() :]  # type: ignore[union-attr]  # it matches always, if only nothing
+    word = re.match(r"\w*", text)[0].upper()  # type: ignore[index]
+    if word == "XA":
+        if ended := _XA_END.match(text):
+            return Statement(closes=True, xa=written(ended[2]), commits=ended[1].upper() == "COMMIT")
+        return Statement(ends=False, begins=True)
+    if word == "ROLLBACK":
+        partly = _ROLLBACK_TO.match(text) is not None
+        return Statement(ends=not partly, closes=not partly, undoes=True)
+    return Statement(ends=False) if word in ("SAVEPOINT", "RELEASE") else None
 
 
 def read_statement(text: str, schema: str) -> Statement:
     """The effect of a statement that was run with `schema` as the default. Raises DecodeError for one that changes
     rows, and for one that is not known."""
-    text = _COMMENT.sub(lambda found: found[1] or " " * len(found[0]), text)
+    if control := read_control(text):
+        return control
+    # A name in quotes needs no space around it.
+    text = _COMMENT.sub(lambda found: f" {found[1]} " if found[1] else " " * len(found[0]), text)
     text = text[_BLANK.match(text).end() :]  # type: ignore[union-attr]  # it matches always, if only nothing
     # What is quoted is no keyword; the rest stays where it is.
     bare = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
@@ -87,15 +147,6 @@ def read_statement(text: str, schema: str) -> Statement:
     word = re.match(r"\w*", bare)[0].upper()  # type: ignore[index]
     if emptied := _TRUNCATE.match(text) or _DELETE_ALL.match(text):
         return Statement(emptied=(_table(emptied, schema),))
-    if word in ("SAVEPOINT", "RELEASE"):
-        return Statement(ends=False)
-    if word == "XA":
-        raise DecodeError("the log has an XA transaction", hint="XA transactions are not supported")
-    if word == "ROLLBACK":
-        raise DecodeError(
-            "the log has changes that were rolled back",
-            hint="a transaction changed a table of an engine without transactions, MyISAM say: convert it, dump again",
-        )
     selects = _CREATE_TABLE.match(bare) and re.search(r"\bSELECT\b", bare, re.IGNORECASE)
     if _CHANGES.fullmatch(word) or selects:
         raise DecodeError(
@@ -108,23 +159,47 @@ def read_statement(text: str, schema: str) -> Statement:
 
 
 def _definition(text: str, bare: str, schema: str) -> Statement:
-    if again := _CREATE_AGAIN.match(text):
-        return Statement(emptied=(_table(again, schema),))
+    if create := _CREATE_NAMED.match(text):
+        table = _table(create, schema, 2)
+        # If the table was there already, the rest says nothing about it.
+        said = Definition(table) if create["unless"] else _said(table, text, bare, create.end())
+        return Statement(emptied=(table,) if create["again"] else (), defined=(said,))
     if drop := _DROP_TABLES.match(text):
         return Statement(emptied=tuple(_table(found, schema) for found in _listed(text, drop.end(), _regex(_TABLE))))
     if gone := _DROP_DATABASE.match(text):
         return Statement(dropped=_unquoted(gone[1]))
     if rename := _RENAME_TABLES.match(text):
-        pairs = _listed(text, rename.end(), _RENAME)
+        pairs = list(_listed(text, rename.end(), _RENAME))
+        if not pairs or text[pairs[-1].end() :].strip("; \t\r\n"):
+            raise DecodeError(f"the log has a RENAME TABLE, in database {schema!r}, that is not understood")
         return _renamed([(_table(p, schema), _table(p, schema, 2)) for p in pairs])
     if alter := _ALTER_TABLE.match(text):
-        table = _table(alter, schema)
-        if _ALTER_ROWS.search(bare, alter.end()):
-            return Statement(emptied=(table,), replaced=(table,))
-        named = _ALTER_RENAME.search(bare, alter.end())
-        if named and (new := _NEW_NAME.match(text, named.end())):
-            return _renamed([(table, _table(new, schema))])
+        return _altered(alter, text, bare, schema)
     return Statement()
+
+
+def _altered(alter: re.Match[str], text: str, bare: str, schema: str) -> Statement:
+    table = _table(alter, schema, 1)
+    said = _said(table, text, bare, alter.end())
+    named = _ALTER_RENAME.search(bare, alter.end())
+    if named and (new := _NEW_NAME.match(text, named.end())):
+        effect = _renamed([(table, _table(new, schema))])
+        return replace(effect, defined=(*effect.defined, replace(said, table=_table(new, schema))))
+    # IGNORE removes rows that do not fit a new key.
+    if alter["ignore"] or _ALTER_ROWS.search(bare, alter.end()):
+        word = _OTHER_TABLE.search(bare, alter.end())
+        other = _regex(rf"\s*{_TABLE}").match(text, word.end()) if word else None
+        tables = (table, _table(other, schema)) if other else (table,)
+        left = tables[:1] if word and word[1] else tables
+        return Statement(emptied=tables, replaced=left, defined=(said,))
+    return Statement(defined=(said,))
+
+
+def _said(table: TableName, text: str, bare: str, at: int) -> Definition:
+    """What the rest of a statement says of its table."""
+    engines = (_WITHOUT_TRANSACTIONS.match(text, found.end()) for found in _ENGINE.finditer(bare, at))
+    engine = next((found[1] for found in engines if found), None)
+    return Definition(table, bool(_CASCADE.search(bare, at)), bool(_VERSIONED.search(bare, at)), engine)
 
 
 def _listed(text: str, at: int, item: re.Pattern[str]) -> Iterator[re.Match[str]]:
@@ -143,26 +218,23 @@ def _renamed(pairs: list[tuple[TableName, TableName]]) -> Statement:
     """Which table it was at first that has a name now."""
     for old, new in pairs:
         original[new] = original.pop(old, old)
-    moved = {was: now for now, was in original.items() if now != was}
-    arrived = {now: was for was, now in moved.items()}
-    copied = {t for t, was in arrived.items() if t in moved and _is_copy(t, was, moved[t])}
-    emptied = (set(moved) | set(arrived)) - copied
-    return Statement(emptied=tuple(sorted(emptied)), replaced=tuple(sorted(set(arrived) - copied)))
-
-
-def _is_copy(table: TableName, was: TableName, now: TableName) -> bool:
-    """Whether the table that has taken the place of another is an altered copy of it."""
-    name = re.escape(table.name)
-    return table.schema == was.schema == now.schema and any(
-        re.fullmatch(copy.format(name), was.name) and re.fullmatch(old.format(name), now.name)
-        for copy, old in _COPIES.values()
+    arrived = {now: was for now, was in original.items() if now != was}
+    emptied = {*arrived, *arrived.values()}
+    return Statement(
+        emptied=tuple(sorted(emptied)),
+        replaced=tuple(sorted(arrived)),
+        defined=tuple(map(Definition, sorted(arrived))),
     )
 
 
-def _table(found: re.Match[str], schema: str, number: int = 1) -> TableName:
-    """The first or second table that a match has found."""
-    first, second = (_unquoted(name) for name in found.groups()[2 * number - 2 : 2 * number])
+def _table(found: re.Match[str], schema: str, at: int = 0) -> TableName:
+    """The table that a match has found, in two groups that follow `at` others."""
+    first, second = (_unquoted(name) for name in found.groups()[at : at + 2])
     return TableName(first, second) if second else TableName(schema, first)
+
+
+def _lowered(table: TableName) -> TableName:
+    return TableName(table.schema.lower(), table.name.lower())
 
 
 def _unquoted(name: str | None) -> str:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from struct import pack
 
 import numpy as np
 import pymysql.err
 
-from dblog.errors import ConnectionLost, PreconditionFailed
+from dblog.errors import ConnectionLost, PositionLost, PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.mysql.connect import Address, Connection, connect, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import FIRST, Type, file_and_place
-from dblog.sources.mysql.gtid import Place
+from dblog.sources.mysql.events import position as position_of
+from dblog.sources.mysql.gtid import DIVERGED, Place
 from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.resume import file_name
 
@@ -49,11 +51,22 @@ class MySQLLog:
     `server_id`: the server ends the session of the one that came first."""
 
     def __init__(
-        self, address: Address, position: int, decoder: Decoder, *, server_id: int, place: Place | None = None
+        self,
+        address: Address,
+        position: int,
+        decoder: Decoder,
+        *,
+        server_id: int,
+        place: Place | None = None,
+        until: int = 0,
+        check: Callable[[int], None] = lambda at: None,
     ) -> None:
-        """Of the position, `place` has what the server's own differs in."""
+        """`place` has the shift between the position's file number and the server's own. Up to `until` the log must
+        have shown what was delivered. `check` says why the server's log does not go on at a position of its own."""
         place = place or Place()
+        self._check, self._shift = check, position_of(place.shift, 0)
         self._decoder = decoder
+        self._until = until
         self._place = str(place)
         self._heard = time.monotonic()
         self._connection = connect(address, program="dblog log")
@@ -66,13 +79,23 @@ class MySQLLog:
 
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
         """The server sends a commit at once, whoever waits for it, so `eager` makes no difference."""
-        deadline = time.monotonic() + timeout
+        try:
+            return self._read(time.monotonic() + timeout)
+        except PositionLost:
+            self._check(self._decoder.position - self._shift)
+            raise
+
+    def _read(self, deadline: float) -> list[Run]:
         with translating("reading the log"):
             while True:
                 left = deadline - time.monotonic()
                 if self._packets.receive(left, TAKE_BYTES):
                     self._heard = time.monotonic()
                     runs = self._decode()
+                    if self.passing and self._decoder.position >= self._until:
+                        raise PositionLost(
+                            f"the server's log does not have all transactions before {self._place}", hint=DIVERGED
+                        )
                     if runs:
                         return runs
                 elif time.monotonic() - self._heard > SILENCE_SECONDS:
@@ -94,6 +117,10 @@ class MySQLLog:
     @property
     def place(self) -> str:
         return self._place
+
+    @property
+    def passing(self) -> bool:
+        return self._decoder.passing
 
     @property
     def idle_position(self) -> int:

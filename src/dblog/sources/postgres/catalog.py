@@ -6,7 +6,7 @@ modifiers; what the types are is asked of `pg_type`. A type that has been droppe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from struct import unpack_from
 from typing import Any, Protocol
@@ -115,10 +115,7 @@ def read_tables(
     cursor: Cursor, names: Sequence[TableName], options: TypeOptions | None = None
 ) -> dict[TableName, TableSchema]:
     """The tables of these names as the catalog describes them now; those that do not exist are absent."""
-    if not names:
-        return {}
-    cursor.execute(_TABLES, (tuple(tuple(name) for name in names),))
-    tables = {oid: TableName(schema, name) for schema, name, oid in cursor.fetchall()}
+    tables = table_oids(cursor, names)
     if not tables:
         return {}
     cursor.execute(_COLUMNS, (tuple(tables),))
@@ -128,6 +125,14 @@ def read_tables(
     keys = _keys(cursor, tables)
     columns = _columns(cursor, described, options or TypeOptions())
     return {name: TableSchema(name, columns[oid], keys.get(oid, ())) for oid, name in tables.items()}
+
+
+def table_oids(cursor: Cursor, names: Collection[TableName]) -> dict[int, TableName]:
+    """The tables of these names by their OIDs; those that do not exist are absent."""
+    if not names:
+        return {}
+    cursor.execute(_TABLES, (tuple(tuple(name) for name in names),))
+    return {oid: TableName(schema, name) for schema, name, oid in cursor.fetchall()}
 
 
 def relation_schema(cursor: Cursor, relation: Relation, options: TypeOptions | None = None) -> TableSchema:

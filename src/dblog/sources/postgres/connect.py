@@ -19,6 +19,7 @@ import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
+from dblog.core.masking import without_secrets
 from dblog.errors import (
     ConfigError,
     ConnectionLost,
@@ -183,6 +184,16 @@ def connect(
     return connection
 
 
+def connect_beside(connection: Connection, *, application_name: str) -> Connection:
+    """Open another session with the same database, as the same user. Raises SourceError."""
+    parameters = {k: v for k, v in connection.info.dsn_parameters.items() if k != "replication"}
+    parameters |= {"password": connection.info.password or "", "application_name": application_name}
+    with translating("connecting once more", secrets=[connection.info.password or "\0"]):
+        beside = psycopg2.connect(**parameters)
+        beside.autocommit = True
+    return beside
+
+
 def _option(name: str, value: str) -> str:
     """One `-c name=value` for libpq's `options`, where the server splits at spaces unless a backslash precedes."""
     return f"-c {name}=" + re.sub(r"([\\\s])", r"\\\1", value)
@@ -335,7 +346,6 @@ def _text(error: ServerError) -> str:
 
 
 def _scrub(text: str, secrets: Iterable[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "***")
+    text = without_secrets(text, secrets)
     text = re.sub(r"(?i)\b(\w*password|secret)(\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1\2***", text)
     return re.sub(r"(postgres(?:ql)?://[^\s:/@]*):[^\s@]*@", r"\1:***@", text)

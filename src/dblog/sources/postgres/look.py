@@ -9,6 +9,7 @@ from typing import Any
 
 from dblog.core.schema import TableName
 from dblog.sources.postgres.connect import identifier, literal
+from dblog.sources.postgres.deferrable import WHY, deferrable_keys
 from dblog.sources.problems import Problem
 from dblog.sources.relational import WATERMARK
 
@@ -97,7 +98,7 @@ _RELATIONS = f"""
            c.relreplident AS replident, {_IDENTITY} AS identified, pg_has_role(c.relowner, 'USAGE') AS owned,
            has_schema_privilege(n.oid, 'USAGE') AS usage, has_schema_privilege(n.oid, 'CREATE') AS creates,
            has_any_column_privilege(c.oid, 'UPDATE') AS updates, has_table_privilege(c.oid, 'INSERT') AS inserts,
-           row_security_active(c.oid) AS secured, k.indimmediate AS immediate,
+           row_security_active(c.oid) AS secured,
            c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS inherited, a.*
     FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w(schema, name, place)
     LEFT JOIN pg_namespace n ON n.nspname = w.schema
@@ -155,6 +156,7 @@ class Look:
             setup.publication,
         )
         found = self._all(_RELATIONS, *map(list, zip(*setup.published, strict=True)))
+        self.deferrable = deferrable_keys(cur, [table.oid for table in found if table.oid is not None])
         self.watermark: Any = found.pop() if setup.writes else None
         self.tables = found
 
@@ -164,6 +166,7 @@ class Look:
             yield Problem(f"the watermark table '{WATERMARK}' cannot be captured", "leave it out of the tables")
         for table in self.tables:
             yield from self._of_table(table)
+            yield from self._of_deferrable(table)
         owned = True
         if self.watermark is not None:
             watermark = list(self._of_watermark(self.watermark))
@@ -270,11 +273,13 @@ class Look:
             yield Problem(what, f"ALTER TABLE {q} ADD PRIMARY KEY (...);")
         elif not table.identified:
             yield _wrong_identity(table)
-        elif table.replident == "d" and not table.immediate:
-            fix = f"ALTER TABLE {q} REPLICA IDENTITY FULL;  -- or make the key not deferrable"
-            yield Problem(f"the primary key of {name} is deferrable, so changes do not carry it", fix)
         elif set(table.key) & set(table.generated or ()):
             yield Problem(f"the primary key of {name} is generated, so changes do not carry it", "use a plain column")
+
+    def _of_deferrable(self, table: Any) -> Iterator[Problem]:
+        followed = (table.schema, table.name) in self.setup.followed
+        for key in self.deferrable.get(table.oid, ()):
+            yield Problem(f"the primary key of {str(key.table)!r} is deferrable: {WHY}", key.fix, lost=followed)
 
     def _of_watermark(self, table: Any) -> Iterator[Problem]:
         *create, fill = WATERMARK_SQL
@@ -298,10 +303,7 @@ class Look:
             yield Problem(f"'{WATERMARK}' has lost its row", fill, fatal=not may, creatable=may)
 
     def _no_publication(self, *, watermark_owned: bool) -> Problem:
-        pub, slot = self.setup.publication, self.setup.slot
-        if self.slot is not None:
-            what = f"slot {slot!r} exists, but its publication {pub!r} does not: changes were lost"
-            return Problem(what, _drop_sql(slot), lost=not self.setup.fresh)
+        pub = self.setup.publication
         may = self.server.creates and watermark_owned and all(t.owned for t in self.tables if t.oid is not None)
         what, fix = f"publication {pub!r} does not exist", publication_sql(self.setup)
         return Problem(what, fix, fatal=not may, creatable=may)
@@ -357,10 +359,7 @@ class Look:
             yield Problem(f"slot {name!r} is {kind}, not a permanent one of pgoutput", "choose another slot name")
         elif slot.database != self.server.database:
             yield Problem(f"slot {name!r} belongs to database {slot.database!r}", "choose another slot name")
-        if slot.why or slot.wal_status == "lost":
-            why = f" ({slot.why})" if slot.why else ""
-            yield Problem(f"slot {name!r} is lost{why}: log that it needs was removed", _drop_sql(name), lost=not fresh)
-        elif slot.wal_status == "unreserved":
+        if slot.wal_status == "unreserved":
             what = f"slot {name!r} is about to be lost: the next checkpoint may remove log that it needs"
             fix = "ALTER SYSTEM SET max_slot_wal_keep_size = -1;\nSELECT pg_reload_conf();"
             yield Problem(what, fix, fatal=False)
@@ -369,7 +368,24 @@ class Look:
             who = self._one("SELECT application_name, client_addr FROM pg_stat_activity WHERE pid = %s", pid)
             app, client = who or (None, None)
             holder = f"pid {pid} (application {app or 'unknown'!r}, client {client or 'unknown'})"
-            yield Problem(f"slot {name!r} is read by {holder}", f"stop it, or: SELECT pg_terminate_backend({pid});")
+            fix = f"stop it, or: SELECT pg_terminate_backend({pid});"
+            yield Problem(f"slot {name!r} is read by {holder}", fix, passing=True)
+        fix = _drop_sql(name)
+        for what in self._of_lost_changes(slot):
+            yield Problem(what, fix, lost=not fresh)
+            fix = "drop the slot, as above"
+
+    def _of_lost_changes(self, slot: Any) -> Iterator[str]:
+        """Why the slot must be dropped and the tables be dumped again."""
+        name, pub = self.setup.slot, self.setup.publication
+        if slot.why or slot.wal_status == "lost":
+            why = f" ({slot.why})" if slot.why else ""
+            yield f"slot {name!r} is lost{why}: log that it needs was removed"
+        if self.publication is None:
+            yield f"slot {name!r} exists, but its publication {pub!r} does not: changes were lost"
+        for table in self.tables:
+            if table.oid in self.deferrable and (table.schema, table.name) in self.setup.followed:
+                yield f"the log may hold changes of {_name(table)} that were made under its deferrable key"
 
 
 def _name(relation: Any) -> str:

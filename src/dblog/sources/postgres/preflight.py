@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import time
 
-import psycopg2.errors
 from psycopg2.extras import NamedTupleCursor
 
-from dblog.errors import PreconditionFailed
+from dblog.sources.base import Wait
 from dblog.sources.postgres import look
 from dblog.sources.postgres.connect import Connection, translating
 from dblog.sources.postgres.look import Setup
+from dblog.sources.postgres.slot_creation import create_slot
 from dblog.sources.problems import Problem, refuse
 from dblog.sources.relational import WATERMARK
 
 __all__ = ["Problem", "Setup", "admin_sql", "check", "prepare"]
 
 OLDEST_SERVER = 130000
-SLOT_SECONDS = 60
 RELEASE_SECONDS = 10.0
 _ADVISORY_LOCK = 0x64626C6F67  # "dblog": two pipelines that start together set up one after the other
 
@@ -42,12 +41,15 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
         return list(look.Look(cur, setup).problems())
 
 
-def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_SECONDS) -> None:
+def prepare(
+    connection: Connection, setup: Setup, *, patience: float = RELEASE_SECONDS, wait: Wait | None = None
+) -> None:
     """Create what is missing and allowed; else raise PreconditionFailed (or PositionLost) with every fatal problem.
 
-    `connection` is in autocommit mode. A slot that a dying predecessor still holds is waited for, `patience` seconds.
+    `connection` is in autocommit mode. A slot that a dying predecessor still holds is waited for, `patience` seconds; a
+    new one that open transactions hold up, as `wait` says.
     """
-    _await_release(connection, setup.slot, patience)
+    await_release(connection, setup.slot, patience)
     with translating("setting up the server"), connection, connection.cursor() as cur:
         cur.execute("SET LOCAL lock_timeout = '10s'")
         cur.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
@@ -58,7 +60,7 @@ def prepare(connection: Connection, setup: Setup, *, patience: float = RELEASE_S
             if fix != look.slot_sql(setup.slot):
                 cur.execute(fix)  # steps 1 and 2
     if look.slot_sql(setup.slot) in creatable:  # step 3, after the commit: the slot must begin behind the publication
-        _create_slot(connection, setup.slot)
+        create_slot(connection, setup.slot, wait or Wait())
 
 
 def admin_sql(setup: Setup, role: str) -> str:
@@ -69,7 +71,8 @@ def admin_sql(setup: Setup, role: str) -> str:
     return "\n".join([look.replication_sql(role), *watermark, *rights, look.publication_sql(setup)]) + "\n"
 
 
-def _await_release(connection: Connection, slot: str, patience: float) -> None:
+def await_release(connection: Connection, slot: str, patience: float = RELEASE_SECONDS) -> None:
+    """Wait until nobody reads the slot, but not longer than `patience` seconds."""
     deadline = time.monotonic() + patience
     with translating("looking at the slot"), connection.cursor() as cur:
         while True:
@@ -77,29 +80,3 @@ def _await_release(connection: Connection, slot: str, patience: float) -> None:
             if cur.rowcount == 0 or time.monotonic() > deadline:
                 return
             time.sleep(0.2)
-
-
-def _create_slot(connection: Connection, slot: str) -> None:
-    """Create the slot. It waits for every transaction that is writing now, and we wait only so long for it."""
-    with translating(f"creating slot {slot!r}"):
-        try:
-            with connection, connection.cursor() as cur:
-                cur.execute("SET LOCAL statement_timeout = %s", (f"{SLOT_SECONDS}s",))
-                cur.execute(look.slot_sql(slot))
-        except psycopg2.errors.QueryCanceled as exc:
-            with connection.cursor() as cur:
-                cur.execute(_WRITERS)
-                writers = ", ".join(f"{who} (open for {age or 'unknown'} s)" for who, age in cur.fetchall())
-            what = f"slot {slot!r} could not be created in {SLOT_SECONDS} s, held up by open transactions: {writers}"
-            hint = "end them (SELECT pg_terminate_backend(pid), or ROLLBACK PREPARED) and start again"
-            raise PreconditionFailed(what, hint=hint) from exc
-
-
-# Without pg_read_all_stats the server does not tell when somebody else's transaction began.
-_WRITERS = """
-    SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::int8::text AS age FROM pg_stat_activity
-    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
-    UNION ALL
-    SELECT 'prepared ' || quote_literal(gid), extract(epoch FROM clock_timestamp() - prepared)::int8::text
-    FROM pg_prepared_xacts LIMIT 10
-"""

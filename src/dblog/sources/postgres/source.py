@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,16 +20,17 @@ from dblog.errors import (
     SchemaChanged,
     WatermarkError,
 )
-from dblog.sources.base import Commits, Ints, Origin
-from dblog.sources.postgres import chunks, preflight, visibility
-from dblog.sources.postgres.catalog import read_tables, relation_schema
+from dblog.sources.base import Commits, Ints, Origin, Wait
+from dblog.sources.postgres import chunks, preflight, slots, visibility
+from dblog.sources.postgres.catalog import read_tables, relation_schema, table_oids
 from dblog.sources.postgres.connect import Address, Connection, connect, translating
+from dblog.sources.postgres.deferrable import refuse_deferrable_keys
 from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import Setup
 from dblog.sources.postgres.stream import PostgresLog
 from dblog.sources.postgres.visibility import Snapshot
-from dblog.sources.relational import LOCK_SECONDS, PEOPLE, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 SEARCH_PATH = 'search_path = "$user", public'
 """Where the names in conditions and probes are looked up, as people expect; our own statements qualify all names."""
@@ -87,9 +88,9 @@ class Postgres(Relational[Connection]):
         known = frozenset(followed or ())
         return Setup(self.slot, self.publication, self.names(), followed is None, known, self.writes)
 
-    def prepare(self, *, followed: Collection[TableName] | None) -> None:
+    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         setup = self.setup(followed=followed)
-        self._with(lambda connection: preflight.prepare(connection, setup))
+        self._with(lambda connection: preflight.prepare(connection, setup, wait=wait))
 
     def check_followed(self, tables: Collection[TableName]) -> None:
         left = self._ask(_LEFT, json.dumps([list(t) for t in tables]), self.publication) if tables else None
@@ -99,6 +100,11 @@ class Postgres(Relational[Connection]):
                 hint="was it dropped and made again, or taken out? start with a new slot and a new checkpoint, "
                 "which dumps the tables again",
             )
+        self._with(lambda connection: self._check_keys(connection, tables))
+
+    def _check_keys(self, connection: Connection, tables: Collection[TableName]) -> None:
+        with translating("looking at the primary keys"), connection.cursor() as cursor:
+            refuse_deferrable_keys(cursor, table_oids(cursor, tables), self.slot)
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self.names())
@@ -122,7 +128,8 @@ class Postgres(Relational[Connection]):
         (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         return int(position)
 
-    def stream(self, position: int, place: str | None = None) -> PostgresLog:
+    def check_position(self, position: int, place: str | None = None) -> None:
+        """Raise PositionLost unless the slot still has the log after the position."""
         slot = self._slot()
         if slot["confirmed"] > position:
             raise PositionLost(
@@ -130,6 +137,18 @@ class Postgres(Relational[Connection]):
                 hint="another reader used the slot, or the checkpoint is an old copy: changes in between are lost to "
                 "this stream; drop the slot and start with a new checkpoint, which dumps the tables again",
             )
+
+    def abandon(self) -> None:
+        """Drop the slot and the publication of a stream that will never go on."""
+
+        def drop(connection: Connection) -> None:
+            preflight.await_release(connection, self.slot)
+            slots.drop_slot(connection, self.slot, self.publication)
+
+        self._with(drop)
+
+    def stream(self, position: int, place: str | None = None) -> PostgresLog:
+        self.check_position(position, place)
         names = set(self.names())
 
         def resolve(relation: Relation) -> TableSchema | None:
@@ -138,6 +157,7 @@ class Postgres(Relational[Connection]):
 
             def schema(connection: Connection) -> TableSchema:
                 with translating(f"reading the schema of {relation.name}"), connection.cursor() as cursor:
+                    refuse_deferrable_keys(cursor, [relation.oid], self.slot)
                     return relation_schema(cursor, relation, self.types)
 
             return self._narrowed(self._with(schema, "log"))
@@ -151,8 +171,8 @@ class Postgres(Relational[Connection]):
     def comparable(self, place: str | None, other: str | None) -> bool:
         return True
 
-    def covers(self, place: str | None, other: str | None) -> bool:
-        raise NotImplementedError
+    def repeat(self, position: int, place: str | None, end: str | None) -> None:
+        """What is left of the slot's log has the batch where it was."""
 
     def _slot(self) -> dict[str, Any]:
         found = self._ask(
@@ -243,10 +263,11 @@ class Postgres(Relational[Connection]):
             # a watermark must not wait for a standby: it only has to reach the log
             cursor.execute("set synchronous_commit = local")
             cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
-            if role in PEOPLE:
-                cursor.execute(f"set statement_timeout = '{PEOPLE_SECONDS}s'")
-                cursor.execute(f"set default_transaction_read_only = on; set {SEARCH_PATH}")
         return connection
+
+    def _read_only_begin(self, session: Connection) -> Sequence[str]:
+        # after its first snapshot, which every query takes, a transaction cannot become one that writes
+        return ("begin read only", f"set local statement_timeout = '{PEOPLE_SECONDS}s'", f"set local {SEARCH_PATH}")
 
     def _alive(self, session: Connection) -> bool:
         return not session.closed
@@ -269,6 +290,6 @@ class Select:
             own = self._extent.where is not None or bool(self._extent.keys)
             with self._source._reading(f"reading table {self.schema.table}", everything=own):
                 chunks.select(connection, self.schema, self._extent, take)
-                connection.cursor().execute("commit")
+                connection.cursor().execute("rollback")  # what a condition has set for the session ends here
 
         self._source._with(read, "chunks")

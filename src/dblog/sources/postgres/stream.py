@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import select
 import time
-from typing import Any
 
-import psycopg2.errors
-
-from dblog.errors import PreconditionFailed
-from dblog.sources.base import Run
+from dblog.sources.base import Run, Wait
 from dblog.sources.postgres.connect import Address, connect, identifier, literal, translating
 from dblog.sources.postgres.pgoutput import COMMIT, Decoder
 from dblog.sources.postgres.replication import Replication
+from dblog.sources.postgres.slot_creation import create_slot
 
 TAKE_BYTES = 4 << 20
 PART_BYTES = 8 << 20
@@ -43,7 +40,9 @@ class PostgresLog:
         decoder: Decoder,
         *,
         temporary: bool = False,
+        wait: Wait | None = None,
     ) -> None:
+        """`wait` is how the creation of a temporary slot waits for open transactions."""
         self._decoder = decoder
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -54,7 +53,7 @@ class PostgresLog:
         with translating(f"opening replication slot {slot!r}"):
             cursor = self._connection.cursor()
             if temporary:
-                _create_temporary(cursor, slot)
+                create_slot(self._connection, slot, wait or Wait(TEMPORARY_SECONDS), temporary=True)
             # spelled out, because the driver's own start_replication garbles names that are not ASCII
             cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
@@ -100,6 +99,10 @@ class PostgresLog:
         return None
 
     @property
+    def passing(self) -> bool:
+        return False
+
+    @property
     def idle_position(self) -> int:
         """A keep-alive says how far the server has looked; what it had to send up to there came before."""
         return 0 if self._pending or self._inside else self._replication.wal_end
@@ -115,16 +118,3 @@ class PostgresLog:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _create_temporary(cursor: Any, slot: str) -> None:
-    """A slot begins when all transactions that write now have ended, and we wait only so long for them."""
-    cursor.execute(f"set statement_timeout = '{TEMPORARY_SECONDS}s'")
-    try:
-        cursor.execute(f"select pg_create_logical_replication_slot({literal(slot)}, 'pgoutput', true)")
-    except psycopg2.errors.QueryCanceled as error:
-        raise PreconditionFailed(
-            f"a temporary slot could not be created in {TEMPORARY_SECONDS} s, held up by open transactions",
-            hint="end those that pg_stat_activity shows as the oldest, or try again later",
-        ) from error
-    cursor.execute("set statement_timeout = 0")

@@ -69,9 +69,12 @@ class Log:
         """MariaDB's GTID event."""
         return self.add(Type.mariadb_gtid, struct.pack("<QIB6x", number, 0, statement), when=when)
 
-    def mysql_begin(self, number: int = 1, *, micros: int = 0) -> int:
-        """MySQL's GTID event and, for a transaction of several statements, what `query("BEGIN")` adds to it."""
-        body = b"\0" + bytes(16) + struct.pack("<q", number) + b"\2" + bytes(16) + struct.pack("<Q", micros)[:7]
+    def mysql_begin(self, number: int = 1, *, micros: int = 0, first: int | None = None) -> int:
+        """MySQL's GTID event and, for a transaction of several statements, what `query("BEGIN")` adds to it. A replica
+        says when the transaction was first committed."""
+        times = [micros] if first is None else [micros | 1 << 55, first]
+        committed = b"".join(struct.pack("<Q", time)[:7] for time in times)
+        body = b"\0" + bytes(16) + struct.pack("<q", number) + b"\2" + bytes(16) + committed
         return self.add(Type.gtid, body)
 
     def commit(self) -> int:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import DecodeError
+from dblog.errors import DecodeError, PositionLost
 from dblog.sources.base import Run
 from dblog.sources.mysql.decoder import Decoder
-from dblog.sources.mysql.events import position
+from dblog.sources.mysql.events import Type, position
 from dblog.sources.mysql.flavor import MARIADB
 from dblog.sources.mysql.gtid import GtidPosition
 from dblog.sources.mysql.kinds import Code
+from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import Field, number, short, varchar
@@ -38,6 +39,7 @@ class Shop:
     def __init__(self, known: dict[TableName, TableSchema] | None = None) -> None:
         self.known = known or {}
         self.asked: list[TableName] = []
+        self.checked: list[Definition] = []
 
     def captured(self, table: TableName) -> bool:
         return table.schema == "shop" and not table.name.startswith("other")
@@ -48,6 +50,12 @@ class Shop:
 
     def latest(self, table: TableName) -> TableSchema | None:
         return self.known.get(table)
+
+    def check(self, said: Definition) -> None:
+        self.checked.append(said)
+
+    def prepared(self, name: str, before: int) -> list[TableName] | None:
+        return None
 
 
 def decoder(tables: Shop | None = None, begin: int = 0, *, before: bool = False) -> Decoder:
@@ -113,7 +121,7 @@ def test_a_transaction_is_at_the_position_where_it_begins_and_ends_behind_its_co
 
 def test_mysqls_transactions_have_the_time_and_number_of_their_gtid() -> None:
     log = Log()
-    begin = log.mysql_begin(12, micros=1_700_000_000_123_456 | 1 << 55)  # the highest bit says that more follows
+    begin = log.mysql_begin(12, micros=1_700_000_000_123_456)
     log.query("BEGIN")
     log.map(COLUMNS)
     log.rows(30, row(1))
@@ -124,6 +132,17 @@ def test_mysqls_transactions_have_the_time_and_number_of_their_gtid() -> None:
     assert [change[1:] for change in told([run])] == [("create", begin, 0, 1), ("create", begin, 2, 2)]
     assert run.commits.numbers.tolist() == [12]
     assert (run.position, run.committed_at) == (end, 1_700_000_000_123_456)
+
+
+def test_a_replica_of_mysql_says_when_its_primary_committed() -> None:
+    log = Log()
+    log.mysql_begin(12, micros=1_700_000_000_123_456, first=1_600_000_000_654_321)
+    log.query("BEGIN")
+    log.map(COLUMNS)
+    log.rows(30, row(1))
+    log.commit()
+    (run,) = decoder().feed(log.packets())
+    assert run.committed_at == 1_600_000_000_654_321
 
 
 def test_an_engine_without_transactions_commits_with_a_statement() -> None:
@@ -419,6 +438,33 @@ def test_a_map_of_an_earlier_call_holds_for_the_transaction_that_goes_on_and_no_
         reading.feed(log.packets(seen))
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (17, "LOAD DATA"),
+        (0, "an event of type 0"),
+        (20, "an event of type 20"),
+        (43, "an event of type 43"),
+        (200, "an event of type 200"),
+        (255, "an event of type 255"),
+    ],
+)
+def test_a_type_that_is_not_known_is_an_error(kind: int, message: str) -> None:
+    log = Log()
+    log.add(kind, b"body", flags=0x80)  # even one that the server says may be ignored
+    with pytest.raises(DecodeError, match=message):
+        decoder().feed(log.packets())
+
+
+def test_an_incident_is_a_lost_position() -> None:
+    log = Log()
+    transaction(log, 1)
+    log.begin(99)
+    log.add(Type.incident, b"\1\0\0")
+    with pytest.raises(PositionLost, match="has lost changes"):
+        decoder().feed(log.packets())
+
+
 def test_a_statement_instead_of_rows_is_an_error() -> None:
     log = Log()
     log.begin()
@@ -460,3 +506,147 @@ def test_positions_go_on_behind_those_of_another_server() -> None:
     begin = transaction(log, 1)
     (run,) = Decoder(Shop(), MARIADB, 0, watermark=WATERMARK, shift=100).feed(log.packets())
     assert told([run])[0][2] == begin + (100 << 40)
+
+
+# --- what is passed over, and XA ------------------------------------------------------------------------------------
+
+KEYLESS = [number("id", Code.int), varchar("v")]
+
+
+def portions(reader: Decoder, log: Log, step: int) -> list[Run]:
+    """The runs of a log that arrives in portions."""
+    runs = [r for at in range(0, len(log.events), step) for r in reader.feed(log.packets(at, at + step))]
+    assert not reader.inside
+    return runs
+
+
+def delivered(log: Log, upto: int, *, step: int = 1000) -> list[Run]:
+    """The runs of a stream that has delivered the transactions up to this number."""
+    gtids = GtidPosition.parse(f"0-1-{upto}").delivered()
+    return portions(Decoder(Shop(), MARIADB, 0, watermark=WATERMARK, delivered=gtids), log, step)
+
+
+def xa_prepare(log: Log, name: bytes = b"x", *, one_phase: bool = False) -> None:
+    log.add(38, struct.pack("<BiII", one_phase, 1, len(name), 0) + name)
+
+
+def xa_start(log: Log, name: bytes = b"x", *, mysql: bool = False) -> None:
+    """An XA transaction begins, which has the number of its event."""
+    if mysql:
+        log.mysql_begin(len(log.events))
+        log.query(f"XA START X'{name.hex()}',X'',1")
+    else:
+        log.begin(len(log.events))
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 1000])
+def test_what_was_delivered_is_not_read_whatever_it_is(step: int) -> None:
+    log = Log()
+    log.begin(1)
+    log.query("INSERT INTO t VALUES (1)")
+    log.commit()
+    log.begin(2)
+    log.map([*KEYLESS[:1], Field("o", 99)], table=3)
+    log.rows(INSERT, row(1), table=4)
+    log.add(17, b"LOAD DATA")
+    log.add(200, b"something new")
+    log.query("FROBNICATE t")
+    log.query("ROLLBACK TO `a`")
+    log.query("ROLLBACK")
+    log.begin(3)
+    log.map(COLUMNS)
+    log.rows(INSERT, row(1))
+    log.query("XA END X'78',X'',1")
+    xa_prepare(log)
+    log.begin(4)
+    log.query("XA ROLLBACK X'78',X'',1")
+    log.begin(5, statement=True)
+    log.query("ALTER TABLE t ADD FOREIGN KEY (v) REFERENCES p (v) ON DELETE CASCADE")
+    log.begin(6)
+    log.add(26, b"\1\0\0")
+    log.begin(7)
+    log.map(COLUMNS)
+    log.rows(INSERT, row(7))
+    log.commit()
+    assert [change[4] for change in told(delivered(log, 6, step=step))] == [7]
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+@pytest.mark.parametrize("mysql", [False, True])
+def test_an_xa_transaction_on_other_tables_is_passed_over(mysql: bool, step: int) -> None:
+    log = Log()
+    xa_start(log, mysql=mysql)
+    log.map(COLUMNS, "other", 3)
+    log.rows(INSERT, row(1), table=3)
+    log.query("XA END X'78',X'',1")
+    xa_prepare(log)
+    transaction(log, 2)
+    log.mysql_begin(50) if mysql else log.begin(50)
+    log.query("XA COMMIT X'78',X'',1")
+    transaction(log, 3)
+    runs = portions(decoder(), log, step)
+    assert [change[4] for change in told(runs)] == [2, 3]
+    assert len(commits(runs)) == 4
+
+
+def test_an_xa_transaction_that_commits_in_one_phase_is_one_like_any_other() -> None:
+    log = Log()
+    xa_start(log, mysql=True)
+    log.map(COLUMNS)
+    log.rows(INSERT, row(1))
+    log.query("XA END X'78',X'',1")
+    xa_prepare(log, one_phase=True)
+    transaction(log, 2)
+    assert [change[4] for change in told(decoder().feed(log.packets()))] == [1, 2]
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+@pytest.mark.parametrize("name", ["t", "watermark"])
+def test_an_xa_transaction_on_a_captured_table_is_an_error(name: str, step: int) -> None:
+    log = Log()
+    xa_start(log)
+    log.map(COLUMNS, name, schema="dblog" if name == "watermark" else "shop")
+    log.query("XA END X'78',X'',1")
+    xa_prepare(log)
+    with pytest.raises(DecodeError, match=rf"XA transaction that changes \w+\.{name}"):
+        portions(decoder(), log, step)
+
+
+@pytest.mark.parametrize("table", ["t", "other"])
+def test_an_xa_transaction_may_be_prepared_before_the_place_and_committed_after_it(table: str) -> None:
+    log = Log()
+    log.begin(1)
+    log.map(COLUMNS, table)
+    log.rows(INSERT, row(1))
+    log.query("XA END X'78',X'',1")
+    xa_prepare(log)
+    log.begin(2)
+    log.query("XA COMMIT X'78',X'',1")
+    if table == "other":
+        assert told(delivered(log, 1)) == []
+    else:
+        with pytest.raises(PositionLost, match=r"prepared before the stream's start and changes shop\.t"):
+            delivered(log, 1)
+    assert told(delivered(log, 2)) == []
+
+
+def test_an_xa_transaction_whose_rows_cannot_be_found_is_a_lost_position() -> None:
+    log = Log()
+    log.begin(1)
+    log.query("XA COMMIT X'78',X'',1")
+    with pytest.raises(PositionLost, match="no longer shows which tables"):
+        decoder().feed(log.packets())
+
+
+@pytest.mark.parametrize("name", ["t", "other"])
+def test_what_is_rolled_back_matters_only_in_captured_tables(name: str) -> None:
+    log = Log()
+    log.begin(1)
+    log.map(COLUMNS, name)
+    log.rows(INSERT, row(1))
+    log.query("ROLLBACK TO `a`")
+    log.commit()
+    if name == "other":
+        assert told(decoder().feed(log.packets())) == []
+    else:
+        assert "rolled back" in str(broken(log).value)

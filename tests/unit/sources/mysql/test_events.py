@@ -153,32 +153,6 @@ def test_a_size_that_is_not_the_packets_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (38, "XA transactions are not supported"),
-        (17, "LOAD DATA"),
-        (0, "an event of type 0"),
-        (20, "an event of type 20"),
-        (43, "an event of type 43"),
-        (200, "an event of type 200"),
-        (255, "an event of type 255"),
-    ],
-)
-def test_a_type_that_is_not_known_is_an_error(kind: int, message: str) -> None:
-    log = Log()
-    log.add(kind, b"body", flags=0x80)  # even one that the server says may be ignored
-    with pytest.raises(DecodeError, match=message):
-        read(EventReader(0), log.packets())
-
-
-def test_an_incident_is_a_lost_position() -> None:
-    log = Log()
-    log.add(Type.incident, b"\1\0\0")
-    with pytest.raises(PositionLost, match="has lost changes"):
-        read(EventReader(0), log.packets())
-
-
-@pytest.mark.parametrize(
     ("packet", "number", "text"),
     [
         (b"\xff" + struct.pack("<H", 1236) + b"#HY000Could not find it", 1236, "Could not find it"),
@@ -270,7 +244,6 @@ def test_mysqls_compressed_transaction_is_replaced_by_its_events(
         (payload(inner([(30, b"x" * 200)]), size=5000), "bytes instead of 5000"),
         (payload(inner([(30, b"x" * 200)]), kind=7), "in a way that is not known: 7"),
         (payload(inner([(40, b"x" * 200)])), "an event of type 40"),
-        (payload(inner([(99, b"x" * 200)])), "an event of type 99"),
         (payload(inner([(30, b"x" * 200)]))[:-9], "cannot be read|bytes instead of"),
         (payload(bytes(200)), "the size that it says"),
     ],

@@ -1,0 +1,35 @@
+"""`dblog forget`: remove from the state store what is known of a pipeline that is gone."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from dblog.cli.program import PIPELINE, AsJson, StatePlace, app, examples, print_json
+from dblog.errors import StateError
+
+
+@app.command(
+    epilog=examples("dblog forget shop", "dblog forget shop_ndjson --state /var/lib/dblog/state.db"),
+    rich_help_panel=PIPELINE,
+)
+def forget(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
+    store: StatePlace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a pipeline from the state store: its requests, settings, progress, events and status.
+
+    Refuses a pipeline that runs. Checkpoints, replication slots and delivered data stay as they are.
+    """
+    from dblog.state import open_store
+    from dblog.state.pipeline import only_pipeline
+
+    with closing(open_store(store)) as opened:
+        pipeline = only_pipeline(opened, name)
+        if pipeline.running:
+            raise StateError(f"pipeline {name!r} runs", hint="stop it first: it would make itself known again")
+        pipeline.forget()
+    print_json({"forgotten": name}) if as_json else typer.echo(f"forgot pipeline {name}")

@@ -1,0 +1,102 @@
+"""What `dblog run FILE` tells of its streams: what changes, a summary now and then, and with --json every batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dblog.cli.log import SUMMARY_SECONDS, Log
+from dblog.cli.program import print_line
+from dblog.cli.words import count, duration, place
+from dblog.pipelines.reached import Reached
+from dblog.pipelines.running import Stream
+from dblog.state.pipeline import RUNNING
+
+
+@dataclass
+class Known:
+    """What has been told of a stream."""
+
+    reached: Reached | None = None
+    dumping: bool = False
+    behind: bool = True
+    failed: bool = False
+
+
+class Teller:
+    """Looks at the streams, which costs nothing while they do nothing, and tells what is new."""
+
+    def __init__(self, streams: Sequence[Stream], log: Log, *, as_json: bool) -> None:
+        self._streams = streams
+        self._log = log
+        self._as_json = as_json
+        self._known = {s.sink_name: Known() for s in streams}
+        self._summed = time.monotonic()
+
+    def line(self) -> AbstractContextManager[Any]:
+        """While this lasts, the progress is shown in place, where there is a terminal."""
+        return self._log.line()
+
+    def look(self) -> None:
+        for stream in self._streams:
+            known = self._known[stream.sink_name]
+            if stream.report.now.state != RUNNING:
+                known.behind = True
+            for reached in stream.reached():
+                self._take(stream.sink_name, known, reached)
+            if stream.ended and stream.error is not None and not known.failed:
+                known.failed = True
+                self._tell_failure(stream)
+        if self._log.in_place:
+            self._log.show("; ".join(self._text(s) for s in self._streams))
+        elif time.monotonic() - self._summed > SUMMARY_SECONDS:
+            self._summed = time.monotonic()
+            for stream in self._streams:
+                if not stream.ended:
+                    self._log.info(self._text(stream))
+
+    def end(self) -> None:
+        for stream in self._streams:
+            ended = "ended" if stream.error is None else "failed"
+            self._log.info(f"{self._text(stream)}; {ended}")
+
+    def _take(self, sink: str, known: Known, now: Reached) -> None:
+        last = known.reached
+        if now.position is None and last is not None:
+            now = replace(now, position=last.position)
+        known.reached = now
+        if self._as_json:
+            told = {"batch": now.batch, "at": now.at, "seconds": now.seconds, "position": now.position}
+            print_line({"sink": sink, **told, "changes": now.changes, "rows": now.rows})
+        joined = [t for t in now.tables if last is not None and last.tables and t not in last.tables]
+        if joined:
+            self._log.info(f"{sink}: new tables: {', '.join(joined)}")
+        if now.dumping and now.tables and not known.dumping:
+            known.dumping = True
+            self._log.info(f"{sink}: a dump has begun")
+        if not now.dumping and (known.dumping or now.rows > (last.rows if last is not None else 0)):
+            known.dumping = False
+            self._log.info(f"{sink}: all dumps have ended, {count(now.rows)} rows of dumps so far")
+        if known.behind and now.caught_up:
+            known.behind = False
+            self._log.info(f"{sink}: caught up with the log at {place(now.position)}")
+
+    def _tell_failure(self, stream: Stream) -> None:
+        assert stream.error is not None
+        if self._as_json:
+            print_line({"sink": stream.sink_name, "error": stream.error.message, "hint": stream.error.hint})
+        self._log.error(f"{stream.sink_name}: {stream.error.message}", stream.error.hint)
+
+    def _text(self, stream: Stream) -> str:
+        reached, doing = self._known[stream.sink_name].reached, stream.report.now
+        if reached is None:
+            text = f"{stream.sink_name}: nothing delivered yet"
+        else:
+            had = f"{count(reached.changes)} changes and {count(reached.rows)} rows of dumps"
+            text = f"{stream.sink_name}: batch {count(reached.batch)}, {had}, the log up to {place(reached.position)}"
+        if doing.state == RUNNING or doing.since is None:
+            return text
+        return f"{text}; {doing.state} for {duration(time.time() - doing.since)}: {doing.reason}"

@@ -1,0 +1,117 @@
+"""Everything that must be right before a pipeline starts: the one list of checks of `dblog check` and `dblog run`.
+
+    surroundings   Java, the state store, the address of the HTTP API
+    routes         what the file says of tables fits the tables
+    source         the preflight, the names of columns, and the log that a checkpoint goes on from; for each stream
+    sink           what the sink itself finds wrong; for each stream
+
+The checks change nothing and start no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dblog.control.installed import check_installed
+from dblog.core.schema import TableName
+from dblog.errors import ConfigError, DBLogError, PositionLost, SinkUnreachable
+from dblog.pipelines.config import Config
+from dblog.pipelines.preflight import preflight_of
+from dblog.pipelines.running import Stream, check_routes
+from dblog.sources.problems import Problem, refuse
+from dblog.spark.java import check_java
+from dblog.spark.rows import check_names
+from dblog.state import check_store
+
+
+@dataclass(frozen=True)
+class StreamFindings:
+    """What was found for the stream of one sink."""
+
+    tables: tuple[TableName, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    """Of the source."""
+    sink: DBLogError | None = None
+    """What the sink finds wrong."""
+
+    def error(self) -> DBLogError | None:
+        """Why the stream cannot run; None when it can, or when waiting may help (`Problem.passing`, a sink away)."""
+        try:
+            refuse([p for p in self.problems if not p.passing])
+        except DBLogError as error:
+            return error
+        return None if isinstance(self.sink, SinkUnreachable) else self.sink
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the checks have found."""
+
+    surroundings: Mapping[str, DBLogError | None] = field(default_factory=dict)
+    """By what was looked at: `java`, `state`, `http`."""
+    streams: Mapping[str, StreamFindings] = field(default_factory=dict)
+    """By the name of the sink."""
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Those of the source, of all streams, once each."""
+        return list(dict.fromkeys(p for found in self.streams.values() for p in found.problems))
+
+    @property
+    def fatal(self) -> int:
+        """How much must be put right first."""
+        errors = [*self.surroundings.values(), *(found.sink for found in self.streams.values())]
+        return sum(p.fatal for p in self.problems) + sum(error is not None for error in errors)
+
+
+def check_surroundings(config: Config, token: str | None) -> dict[str, DBLogError | None]:
+    """What the pipeline needs beside its source and its sinks."""
+    found = {"java": _found(check_java)}
+    if config.state != "off":
+        found["state"] = _found(lambda: check_store(config.state))
+    if (http := config.http) is not None:
+        found["http"] = _found(lambda: _check_http(http, token))
+    return found
+
+
+def check_streams(streams: Sequence[Stream]) -> dict[str, StreamFindings]:
+    """What is wrong with source and sink of each stream. Raises ConfigError when what the file says of tables does not
+    fit them, and ConnectionLost when the source is away."""
+    check_routes(streams)
+    return {stream.sink_name: _check_stream(stream) for stream in streams}
+
+
+def _check_stream(stream: Stream) -> StreamFindings:
+    source, resumes = stream.read.source, stream.resumes
+    with preflight_of(source, followed=None if resumes is None else resumes.tables) as there:
+        problems = [*there.problems(), *_unfit_names(stream)]
+    if resumes is not None and resumes.position is not None and not any(p.lost for p in problems):
+        try:
+            source.check_position(resumes.position, resumes.place)
+        except PositionLost as error:
+            problems.append(Problem(error.message, error.hint or "", lost=True))
+    return StreamFindings(tuple(there.tables), tuple(problems), stream.check())
+
+
+def _unfit_names(stream: Stream) -> Iterator[Problem]:
+    for schema in stream.read.source.tables().values():
+        try:
+            check_names(schema)
+        except ConfigError as error:
+            yield Problem(error.message, error.hint or "")
+
+
+def _check_http(address: str, token: str | None) -> None:
+    check_installed()
+    from dblog.control.serve import check_address
+
+    check_address(address, token)
+
+
+def _found(check: Callable[[], None]) -> DBLogError | None:
+    try:
+        check()
+        return None
+    except DBLogError as error:
+        return error

@@ -1,0 +1,108 @@
+"""What a stream's own process says of it in the state store: whether it waits for its sink, or restarts.
+
+The source's process writes the rest of the status. A thread writes here, so that the stream never waits for the store.
+It sleeps while there is nothing new to say.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from dblog.errors import DBLogError
+from dblog.state import open_store
+from dblog.state.pipeline import RESTARTING, RUNNING, SILENT_SECONDS, WAITING, Pipeline
+
+REPEAT_SECONDS = SILENT_SECONDS / 4
+"""How often a state other than `running` is written again: a reader takes it for past when it is not."""
+END_SECONDS = 15.0
+"""How long the end of a stream waits for the store."""
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What becomes of a stream's batches now."""
+
+    state: str = RUNNING
+    since: float | None = None
+    """When it stopped running, in seconds since 1970. Kept while one reason not to run follows another."""
+    reason: str | None = None
+
+
+class Report:
+    """Tells the state store of one stream. `place` is the store, `off` for none."""
+
+    def __init__(self, place: str | None, name: str, unready_after: float, told: Callable[[str], None]) -> None:
+        self._place = place
+        self._name = name
+        self._unready_after = unready_after
+        self._told = told
+        self._ending: tuple[str | None] | None = None
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.restarts = 0
+        self.now = Doing()
+
+    def start(self) -> None:
+        if self._place != "off":
+            self._thread = threading.Thread(target=self._run, name=f"dblog-report-{self._name}", daemon=True)
+            self._thread.start()
+
+    def waiting(self, reason: str) -> bool:
+        """The sink does not answer; whether that is news."""
+        return self._change(WAITING, reason)
+
+    def restarting(self, reason: str) -> None:
+        """The query has failed and is started again."""
+        self.restarts += 1
+        self._change(RESTARTING, reason)
+
+    def running(self) -> Doing | None:
+        """Batches are delivered; what it did before, if that is news."""
+        before = self.now
+        if before.state == RUNNING:
+            return None
+        self.now = Doing()
+        self._news.set()
+        return before
+
+    def end(self, error: str | None) -> None:
+        """The stream has ended, and why if it failed."""
+        self.now = Doing()
+        self._ending = (error,)
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+
+    def _change(self, state: str, reason: str) -> bool:
+        before = self.now
+        self.now = Doing(state, before.since or time.time(), reason)
+        self._news.set()
+        return before.state != state
+
+    def _run(self) -> None:
+        failing = False
+        while True:
+            ending = self._ending
+            self._news.clear()
+            try:
+                self._write(ending)
+                failing = False
+            except DBLogError as error:
+                if not failing:
+                    self._told(error.message)
+                failing = True
+            if ending is not None:
+                return
+            self._news.wait(None if self.now.state == RUNNING and not failing else REPEAT_SECONDS)
+
+    def _write(self, ending: tuple[str | None] | None) -> None:
+        with closing(open_store(self._place)) as store:
+            pipeline = Pipeline(store, self._name)
+            pipeline.open()
+            pipeline.deliver({**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after})
+            if ending is not None:
+                pipeline.ended(*ending)

@@ -1,0 +1,171 @@
+"""Create a replication slot: wait for the transactions that hold it up, say who they are, leave nothing half-made.
+
+A new slot begins at a moment when every transaction that was writing has ended, so the server waits for them, of all
+databases, one after the other. It waits anew for those that began meanwhile, but only a few times: with writers that
+overlap for ever it still ends after about three times the longest of them, if only it is not cancelled.
+
+Until it ends the slot is the creating session's alone: the server removes it when the statement is cancelled or the
+session ends. A session whose client has died does not notice while it waits, so it is told to look (`CLIENT_CHECK`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import psycopg2
+
+from dblog.errors import PreconditionFailed, SourceError
+from dblog.sources.base import Wait
+from dblog.sources.postgres.connect import Connection, connect_beside, literal, translating
+
+LOOK_SECONDS = 0.5
+"""How often the transactions that hold up a slot are looked at."""
+CLIENT_CHECK = (140000, "1s")
+"""The first version that can look whether its client is still there while it works, and how often it does."""
+GRACE_SECONDS = 30
+"""The server itself gives up this long after the patience has ended: by then nobody waits for the slot any more."""
+QUERY_CHARACTERS = 80
+MOST_NAMED = 5
+UNKNOWN = "open transactions"
+"""What is said when nobody can be asked who they are."""
+
+# Sessions that have written, oldest first. Those of the last second are left out unless they are the one that is waited
+# for now: a busy server always has some. Without pg_read_all_stats the server tells neither age nor query of others.
+_HOLDERS = """
+select 'pid ' || pid, usename, extract(epoch from clock_timestamp() - xact_start)::bigint, state, query,
+       pg_catalog.age(backend_xid)
+from pg_catalog.pg_stat_activity
+where backend_xid is not null and pid not in (pg_catalog.pg_backend_pid(), %(creator)s)
+  and (pid = any (pg_catalog.pg_blocking_pids(%(creator)s)) or xact_start is null
+       or xact_start < clock_timestamp() - interval '1 second')
+union all
+select 'prepared ' || quote_literal(gid), owner, extract(epoch from clock_timestamp() - prepared)::bigint, null, null,
+       pg_catalog.age(transaction)
+from pg_catalog.pg_prepared_xacts
+order by 6 desc
+"""
+
+
+def create_slot(connection: Connection, slot: str, wait: Wait, *, temporary: bool = False) -> None:
+    """Create a slot in this session, which is in autocommit mode, and wait for it as long as `wait` allows.
+
+    Raises PreconditionFailed with the transactions that hold it up when the patience ends, and SourceError when the
+    stream is stopped. Whenever it raises, no slot is left behind."""
+    doing = f"creating slot {slot!r}"
+    deadline = time.monotonic() + wait.patience
+    with _running(connection, _statement(connection, slot, wait.patience, temporary)) as creation:
+        if creation.done.wait(LOOK_SECONDS):
+            with translating(doing):
+                creation.result()
+            return
+        try:
+            with _holders_seen_by(connection) as holders:
+                while not creation.done.wait(LOOK_SECONDS):
+                    wait.tell(f"the replication slot waits for {holders()}")
+                    if wait.stopped.is_set():
+                        raise SourceError(f"{doing} was stopped while it waited for {holders()}")
+                    if time.monotonic() > deadline:
+                        raise PreconditionFailed(
+                            f"slot {slot!r} could not be created in {wait.patience:g} s: it waits for {holders()}",
+                            hint="end them (SELECT pg_terminate_backend(pid), or ROLLBACK PREPARED) and start again, "
+                            "or raise patienceSeconds",
+                        )
+                with translating(doing):
+                    creation.result()
+        finally:
+            wait.tell(None)
+
+
+def _statement(connection: Connection, slot: str, patience: float, temporary: bool) -> str:
+    """One message of several statements is one transaction, also where a replication connection has no others."""
+    since, every = CLIENT_CHECK
+    settings = ["lock_timeout = 0", f"statement_timeout = '{patience + GRACE_SECONDS:.0f}s'"]
+    settings += [f"client_connection_check_interval = '{every}'"] * (connection.server_version >= since)
+    create = f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput', {str(temporary).lower()})"
+    return "; ".join([*(f"SET LOCAL {setting}" for setting in settings), create])
+
+
+class _Creation:
+    """A statement that runs in a thread, because the driver cannot be interrupted while it waits for an answer."""
+
+    def __init__(self, connection: Connection, statement: str) -> None:
+        self._cursor, self._statement = connection.cursor(), statement
+        self._error: BaseException | None = None
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="dblog-slot", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._cursor.execute(self._statement)
+        except BaseException as error:  # raised again by `result`
+            self._error = error
+        finally:
+            self.done.set()
+
+    def result(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def _running(connection: Connection, statement: str) -> Iterator[_Creation]:
+    """Run a statement; it is cancelled if the body ends before it does."""
+    creation = _Creation(connection, statement)
+    creation.thread.start()
+    try:
+        yield creation
+    finally:
+        if not creation.done.is_set():
+            with suppress(psycopg2.Error):
+                connection.cancel()
+        creation.thread.join()
+
+
+@contextmanager
+def _holders_seen_by(connection: Connection) -> Iterator[Callable[[], str]]:
+    """What tells who holds up the session, asked in another one; empty-handed if that cannot be opened."""
+    creator = connection.info.backend_pid
+    try:
+        beside = connect_beside(connection, application_name="dblog slot")
+    except SourceError:
+        yield lambda: UNKNOWN
+        return
+    with closing(beside), beside.cursor() as cursor:
+
+        def holders() -> str:
+            try:
+                with translating("looking for open transactions"):
+                    cursor.execute(_HOLDERS, {"creator": creator})
+                    return _described(cursor.fetchall())
+            except SourceError:  # not worth a new beginning
+                return UNKNOWN
+
+        yield holders
+
+
+def _described(rows: list[tuple[Any, ...]]) -> str:
+    if not rows:
+        return "transactions that end just now"
+    named = ", ".join(_holder(*row[:5]) for row in rows[:MOST_NAMED])
+    more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+    return f"{len(rows)} transaction{'s' * (len(rows) > 1)}: {named}{more}"
+
+
+def _holder(name: str, user: str, seconds: int | None, state: str | None, query: str | None) -> str:
+    facts = [user, *([] if seconds is None else [f"{seconds} s"]), *([state] if state not in (None, "active") else [])]
+    told = f": {_shortened(query)}" if query and seconds is not None else ""
+    return f"{name} ({', '.join(facts)}{told})"
+
+
+def _shortened(query: str) -> str:
+    """The beginning of a query, up to the first value in it: the status is shown to more people than may read the
+    table, and values can be passwords."""
+    text = " ".join(query.split())
+    value = re.search(r"['$]|(?<![\w.])\d", text)
+    shown = text[: min(QUERY_CHARACTERS, value.start() if value else QUERY_CHARACTERS)]
+    return shown if shown == text else shown.rstrip() + ("..." if shown.endswith("(") else " ...")

@@ -1,0 +1,32 @@
+"""Is there a Java that Spark can run on? Asked before Spark starts: its own words for that are hard to read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from dblog.errors import ConfigError
+
+LEAST_JAVA = 17
+"""The oldest version of Java that Spark 4 runs on."""
+_GET_JAVA = (
+    f"install Java {LEAST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless) or point JAVA_HOME to one"
+)
+
+
+def check_java() -> None:
+    """Raise ConfigError unless there is a Java that Spark can run on."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"
+    if shutil.which(java) is None:
+        where = f"JAVA_HOME is {home!r}, but there is no bin/java in it" if home else "there is no java on the PATH"
+        raise ConfigError(f"Spark needs Java: {where}", hint=_GET_JAVA)
+    shown = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    version = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
+    if version is None:
+        raise ConfigError(f"{java!r} does not tell its version", hint=_GET_JAVA)
+    if int(version[1]) < LEAST_JAVA:
+        raise ConfigError(f"Spark needs Java {LEAST_JAVA} or newer, and {java!r} is Java {version[1]}", hint=_GET_JAVA)

@@ -1,0 +1,175 @@
+"""Logs of replicas that differ from their primary's: transactions of their own, and domains in another order."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dblog.errors import PositionLost
+from tests.conftest import EVERY_MYSQL_SERVER, MYSQL_SERVERS
+from tests.engine.cluster import Cluster
+from tests.engine.conftest import wait_for
+from tests.engine.query import Query
+from tests.engine.test_failover import as_planned, bounds, check, written
+
+pytestmark = pytest.mark.server
+
+KINDS = [kind for kind in ("mariadb", "mysql") if kind in MYSQL_SERVERS]
+MARIADB = [kind for kind in ("mariadb", "mariadb11") if kind in EVERY_MYSQL_SERVER]
+
+
+@pytest.fixture(params=KINDS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of the test's own, because servers that differ are of no use to others."""
+    cluster = Cluster(request.param)
+    cluster.primary.execute("create table t (id int primary key, n int)", "create table other (id int primary key)")
+    cluster.primary.execute("insert into t values " + ", ".join(f"({n}, 0)" for n in range(1, 21)))
+    cluster.caught_up()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def stream(cluster: Cluster, tmp_path: Path) -> Iterator[Query]:
+    query = Query(url=cluster.primary.url, spool=str(tmp_path / "spool"), table="t", chunkRows=10)
+    yield query
+    query.stop()
+
+
+def written_to_replica(cluster: Cluster, stream: Query, *statements: str) -> None:
+    """Run statements on the replica alone, then one on the primary, which the stream delivers and the replica gets."""
+    stream.dump()
+    cluster.stop_replication()
+    cluster.replica.execute(*statements)
+    cluster.primary.execute("update t set n = 7 where id = 5")
+    stream.catch_up()
+    assert stream.history.of(5)[-1]["n"] == 7
+    cluster.start()
+    cluster.caught_up()
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_change_that_only_the_replica_had_does_not_replace_a_later_one(
+    cluster: Cluster, stream: Query, rotated: bool
+) -> None:
+    written_to_replica(cluster, stream, "update t set n = -1 where id = 5")
+    assert cluster.replica.execute("select n from t where id = 5") == [(7,)]
+    if rotated:  # the last file begins after it
+        cluster.replica.server_execute("flush local binary logs")
+    second = cluster.promote()
+    second.execute("update t set n = 8 where id = 6")
+    stream.restart(url=second.url)
+    with pytest.raises(PositionLost, match="has changed captured tables before") as caught:
+        stream.catch_up()
+    origin = "0-2-" if cluster.mariadb else second.server_execute("select @@server_uuid")[0][0]
+    assert origin in caught.value.message
+    assert "new checkpoint" in (caught.value.hint or "")
+    assert stream.history.of(5)[-1]["n"] == 7  # nothing of it was delivered before it was recognised
+
+
+def test_what_the_replica_did_to_other_tables_does_not_matter(cluster: Cluster, stream: Query) -> None:
+    statements = ("insert into other values (1)", "flush tables", "analyze table t", "create table more (id int)")
+    written_to_replica(cluster, stream, *statements, "insert into more values (1)")
+    second = cluster.promote()
+    stream.restart(url=second.url)
+    second.execute("update t set n = 8 where id = 6")
+    check(stream, second)
+    stream.restart()
+    second.execute("update t set n = 9 where id = 6")
+    check(stream, second)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 7]
+    assert [row["n"] for row in stream.history.of(6)] == [0, 8, 9]
+
+
+def test_what_the_replica_wrote_last_is_delivered(cluster: Cluster, stream: Query) -> None:
+    """Nothing that was delivered comes after it: it is what the new primary has."""
+    stream.dump()
+    cluster.primary.execute("update t set n = 7 where id = 5")
+    stream.catch_up()
+    cluster.caught_up()
+    cluster.stop_replication()
+    cluster.replica.execute("update t set n = -1 where id = 5")
+    stream.restart(url=cluster.replica.url)
+    check(stream, cluster.replica)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 7, -1]
+
+
+@pytest.mark.parametrize("cluster", MARIADB, indirect=True)
+@pytest.mark.parametrize("spool", ["kept", "lost"])
+def test_a_batch_of_several_domains_is_the_same_set_in_another_order(
+    cluster: Cluster, stream: Query, spool: str
+) -> None:
+    stream.dump()
+    stream.catch_up()
+    with second_domain_first(cluster):
+        in_domain(cluster, 0, "update t set n = 1 where id = 5")
+        in_domain(cluster, 1, "update t set n = 1 where id = 6")
+        stream.wait_captured()
+        assert stream.plan()
+        before, identity = written(stream), bounds(stream)
+        assert [row["id"] for row in before] == [5, 6]
+        in_domain(cluster, 0, "update t set n = 2 where id = 5")
+        in_domain(cluster, 1, "update t set n = 2 where id = 6")
+        wait_for(lambda: cluster.replica.execute("select n from t where id = 6") == [(2,)])
+    second = cluster.promote()
+    stream.stop()
+    if spool == "lost":
+        shutil.rmtree(stream.given["spool"])
+    stream.given["url"] = second.url
+    assert bounds(stream) == identity
+    after = stream.finish()
+    assert sorted(map(as_planned, after), key=lambda row: str(row["id"])) == list(map(as_planned, before))
+    assert after == before if spool == "kept" else [row["id"] for row in after] == [6, 5]
+    stream.step()
+    stream.restart()  # by the position, which has all delivered transactions before it
+    check(stream, second)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 1, 2]
+    assert [row["n"] for row in stream.history.of(6)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cluster", MARIADB[:1], indirect=True)
+def test_what_is_new_in_one_domain_may_lie_in_front_of_what_was_delivered_of_another(
+    cluster: Cluster, stream: Query
+) -> None:
+    stream.dump()
+    with second_domain_first(cluster):
+        in_domain(cluster, 0, "update t set n = 1 where id = 5")
+        stream.catch_up()
+        stream.stop()
+        in_domain(cluster, 1, "update t set n = 1 where id = 6")
+        wait_for(lambda: cluster.replica.execute("select n from t where id = 6") == [(1,)])
+    second = cluster.promote()
+    stream.restart(url=second.url)
+    check(stream, second)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 1]
+    assert [row["n"] for row in stream.history.of(6)] == [0, 1]
+
+
+def test_a_replica_whose_log_was_reset_is_refused(cluster: Cluster, stream: Query) -> None:
+    written_to_replica(cluster, stream, "select 1")
+    cluster.stop_replication()
+    cluster.replica.server_execute("reset master" if cluster.mariadb else "reset binary logs and gtids")
+    cluster.replica.execute("update t set n = 1 where id = 9")
+    stream.restart(url=cluster.replica.url)
+    with pytest.raises(PositionLost) as caught:
+        stream.catch_up()
+    assert "was the log reset" in (caught.value.hint or "")
+    assert "expire" not in str(caught.value)
+
+
+@contextmanager
+def second_domain_first(cluster: Cluster) -> Iterator[None]:
+    """Keep the replica from applying changes of row 5, so that those of other rows in another domain overtake them."""
+    cluster.caught_up()
+    session = cluster.replica.connect(autocommit=False)
+    with closing(session), session.cursor() as cursor:
+        cursor.execute("select n from t where id = 5 for update")
+        yield
+
+
+def in_domain(cluster: Cluster, domain: int, statement: str) -> None:
+    cluster.primary.execute(f"set session gtid_domain_id = {domain}", statement)
