@@ -111,6 +111,13 @@ def test_a_broken_history_is_caught(what: str) -> None:
     assert any(part in found for part in said.split("|")), found
 
 
+def test_two_dumps_may_read_a_row_at_the_same_place() -> None:
+    ledger = [put(1, "create")]
+    first = dumped(0, ledger[0])
+    assert wrong([first, replace(first, dump="d1")], ledger, floor=1) == ""
+    assert "does not grow" in wrong([first, first], ledger, floor=1)
+
+
 def test_a_row_that_no_dump_has_delivered_is_missing() -> None:
     assert "the row is missing" in wrong([], LEDGER[:2])
     assert wrong([dumped(0, LEDGER[0]), dumped(0, LEDGER[1])], LEDGER[:2]) == ""
