@@ -3,11 +3,10 @@
 #
 # A connector is built for one minor version of Spark, and there is none for the newest. So the older ones are put into
 # folders below the virtual environment, alone: on PYTHONPATH they stand before its own PySpark, and all else is the
-# environment's. Spark fetches the connectors itself, from Maven's central repository.
+# environment's. Spark fetches the connectors itself.
 set -u
 venv=$(cd "$1" && pwd)
 python=$venv/bin/python
-maven=${MAVEN:-https://repo1.maven.org/maven2}
 failed=
 
 # older <folder> <version>
@@ -21,17 +20,9 @@ older() {
 # The tables that Spark's own tests MERGE into. They are not published for every version; these run on 4.3 too.
 tables() {
     [ ! -f "$venv/tables.jar" ] || return 0
-    "$python" - "$maven/org/apache/spark/spark-catalyst_2.13/4.2.0/spark-catalyst_2.13-4.2.0-tests.jar" \
-        9f46cfb6d4cb5dff696b76f8af3db1ecfc56cbc43ffb0fa785ef947ac4ad2620 "$venv/tables.jar" <<'PYTHON'
-import hashlib, pathlib, sys, urllib.request
-
-address, digest, path = sys.argv[1:]
-with urllib.request.urlopen(address, timeout=60) as answer:
-    content = answer.read()
-if hashlib.sha256(content).hexdigest() != digest:
-    sys.exit(f"{address} is not what it was")
-pathlib.Path(path).write_bytes(content)
-PYTHON
+    echo "9f46cfb6d4cb5dff696b76f8af3db1ecfc56cbc43ffb0fa785ef947ac4ad2620" \
+        "org.apache.spark:spark-catalyst_2.13:4.2.0:tests" | "$python" "$(dirname "$0")/jars.py" "$venv/tables" &&
+        mv "$venv"/tables/*.jar "$venv/tables.jar" && rmdir "$venv/tables"
 }
 
 # on <folder> <tests>...: with the PySpark of the folder, in a process of its own because it has a Spark of its own

@@ -230,9 +230,10 @@ class Capture:
         """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
         stream = self._source.stream(self._position, self._place)
         with self._changed:
-            self._place, self._opened = stream.place, True
+            self._opened = True
             self._changed.notify_all()
-        self._open = OpenSegment(self._new_file, self._position, self._place)
+        # `_place` stays that of `_position`, which another server may have counted
+        self._open = OpenSegment(self._new_file, self._position, stream.place)
         self._heard = time.monotonic()
         try:
             acknowledged = 0.0
@@ -279,7 +280,7 @@ class Capture:
         ):
             self._publish(None)
         if not self._open.dirty and stream.idle_position > self._position:
-            place = self._source.place(self._place, Commits(), stream.idle_position)
+            place = self._source.place(self._open.place, Commits(), stream.idle_position)
             with self._changed:
                 self._position, self._place = stream.idle_position, place
                 self._open = OpenSegment(self._new_file, self._position, self._place)

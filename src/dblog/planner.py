@@ -122,8 +122,9 @@ class Planner:
             if noted is None:
                 continue
             rows, dropped = noted["rows"], noted["dropped"]
-            before = counts.get((chunk.dump, chunk.table), (0, 0))
-            counts[chunk.dump, chunk.table] = before[0] + rows, before[1] + dropped
+            for dump in chunk.dumps:
+                before = counts.get((dump, chunk.table), (0, 0))
+                counts[dump, chunk.table] = before[0] + rows, before[1] + dropped
             self.counts.dumped += rows
             self.counts.dropped += dropped
             facts = {"chunk": chunk.id, "dump": chunk.dump, "table": str(chunk.table)}
@@ -206,8 +207,8 @@ class Planner:
 
     def _active(self, start: Offset, orders: Orders) -> bool:
         """Whether a dump has anything to read now."""
-        cursors = (c for c in (*start.dumps, *orders.new) if c.dump not in orders.cancelled)
-        reads = any(c.dump not in orders.held and c.failed is None for c in cursors)
+        idle = orders.cancelled | orders.held
+        reads = any(not set(c.dumps) <= idle and c.failed is None for c in (*start.dumps, *orders.new))
         return reads or (INITIAL not in orders.held and not set(orders.wanted) <= set(start.tables))
 
     def _opens_window(self, start: Offset, capture: Capture, orders: Orders) -> bool:
@@ -261,6 +262,11 @@ class Planner:
         files = self._looked_at(segments)
         mark = self._mark(start, position, token, capture)
         staged = _same_schema(start, staged, files)
+        if not self._source.comparable(start.place, mark.place):
+            # chunks may show what was committed on another server and is on no other: they are read again
+            elsewhere = {c.id for c in start.read}
+            staged = {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in elsewhere}
+            self._spool.remove_chunks(elsewhere)
         if files:
             self._pacer.log_had_changes()
         pace = self._pacer.pace()
@@ -283,7 +289,7 @@ class Planner:
     ) -> Offset:
         """End the batch at some commit: as much log as there is and the limit allows."""
         assert start.position is not None
-        news = orders.new or any(c.failed or c.dump in orders.cancelled for c in start.dumps)
+        news = orders.new or any(c.failed or set(c.dumps) & orders.cancelled for c in start.dumps)
         if capture.wait_rows(start.position, 0.0 if news else POLL_SECONDS, eager=target is not None):
             capture.wait_more(start.position)
             position = reach(capture.between(start.position, capture.position), start.position, limit)

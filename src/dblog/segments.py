@@ -124,7 +124,7 @@ class OpenSegment:
     def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, place: str | None) -> None:
         self._new_file = new_file
         self._start = start
-        self._place = place
+        self.place = place
         self._writers: dict[tuple[TableName, str], LogWriter] = {}
         self._commits: list[Commits] = []
         self._holes: dict[TableName, list[Key] | None] = {}
@@ -165,7 +165,7 @@ class OpenSegment:
         assert self.end is not None
         files = tuple(w.close() for w in self._writers.values())
         commits, committed_at = joined(self._commits), self._committed_at / 1e6
-        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self._place)
+        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self.place)
 
     def abort(self) -> None:
         for writer in self._writers.values():

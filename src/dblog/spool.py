@@ -25,7 +25,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -94,7 +94,7 @@ class Spool:
 
     def keep_batch(self, batch: str, segments: Segments) -> None:
         """Note which log files make up the batch of this name, instead of those of the batch before."""
-        files = [[{**asdict(f), "path": f.path.rsplit("/", 1)[1]} for f in segment] for segment in segments]
+        files = [[{**vars(f), "path": f.path.rsplit("/", 1)[1]} for f in segment] for segment in segments]
         self._replace(self._path("", "batch.json"), json.dumps({"batch": batch, "segments": files}).encode())
 
     def kept_batch(self, batch: str) -> Segments | None:

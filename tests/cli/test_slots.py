@@ -48,7 +48,8 @@ def test_the_list_tells_ours_from_others(database: Database, names: tuple[str, s
     assert head.split()[:2] == ["SLOT", "OURS"]
     assert re.match(rf"{ours} +yes +pgoutput +nobody +reserved +\S+ [KM]?i?B +no limit", lines[0])
     assert re.match(rf"{other} +no ", lines[1])
-    assert dblog("slots", "list", "--url", database.url).stdout.splitlines()[0] == head
+    again = dblog("slots", "list", "--url", database.url).stdout.splitlines()[0]
+    assert again.split() == head.split()  # columns grow with what the slots keep
 
 
 def test_json_has_the_same_and_a_reader(database: Database, names: tuple[str, str], store: Store) -> None:

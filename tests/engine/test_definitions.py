@@ -157,6 +157,17 @@ ON_MARIADB: dict[str, tuple[str, ...]] = {
         "update t set n = id div 2",
         "alter ignore table t add unique (n)",
     ),
+    "a table that had foreign keys": (
+        "create table p (id int primary key)",
+        "insert into p values (0), (1)",
+        "create table c (id int primary key, n int, constraint c foreign key (n) references p (id) on delete cascade)",
+        "insert into c values (5, 1), (6, 0)",
+        "rename table t to b, c to t",
+        "update t set n = 1 where id = 6",
+        "delete from p where id = 1",
+        "alter table t drop foreign key c",
+        "insert into t values (7, 7)",
+    ),
     "a table that had a history": (
         "create table c (id int primary key, n int) with system versioning",
         "insert into c values (5, 5), (6, 6)",

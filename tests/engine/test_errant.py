@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dblog.errors import PositionLost
+from dblog.sources.mysql.stream import MySQLLog
 from tests.conftest import EVERY_MYSQL_SERVER, MYSQL_SERVERS
 from tests.engine.cluster import Cluster
 from tests.engine.conftest import wait_for
@@ -147,6 +149,45 @@ def test_what_is_new_in_one_domain_may_lie_in_front_of_what_was_delivered_of_ano
     check(stream, second)
     assert [row["n"] for row in stream.history.of(5)] == [0, 1]
     assert [row["n"] for row in stream.history.of(6)] == [0, 1]
+
+
+def test_rows_that_were_selected_on_the_lost_server_are_not_delivered(cluster: Cluster, stream: Query) -> None:
+    """They may show a transaction that no server has any more."""
+    while not (stream.plan() and stream.offsets[-1].get("read")):
+        stream.finish()
+    cluster.caught_up()
+    cluster.stop_replication()
+    cluster.primary.execute("update t set n = 99")
+    stream.finish()  # which selects the chunks
+    second = cluster.replica
+    stream.restart(url=second.url)
+    check(stream, second)
+    assert not any(row["n"] == 99 for row in stream.history.events)
+
+
+def test_a_position_belongs_to_the_server_that_counts_it(
+    cluster: Cluster, stream: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the next server has been reached and nothing of its log has been read yet."""
+    stream.dump()
+    stream.catch_up()
+    cluster.caught_up()
+    second = cluster.promote()
+    read = MySQLLog.read
+    monkeypatch.setattr(MySQLLog, "read", lambda self, timeout, eager=False: time.sleep(0.01) or [])
+    monkeypatch.setattr("dblog.planner.Planner._overdue", lambda *args: True)
+    stream.restart(url=second.url)
+    before = stream.committed
+    assert not stream.plan() or stream.offsets[-1]["place"] == before["place"]
+    if len(stream.offsets) > stream.done:
+        stream.finish()
+    monkeypatch.setattr(MySQLLog, "read", read)
+    second.execute("update t set n = 1 where id = 5")
+    stream.until(lambda: stream.history.of(5)[-1]["n"] == 1)
+    assert (
+        f"server={second.server_execute('select @@server_uuid')[0][0] if not cluster.mariadb else 2} "
+        in (stream.committed["place"])
+    )
 
 
 def test_a_replica_whose_log_was_reset_is_refused(cluster: Cluster, stream: Query) -> None:

@@ -17,6 +17,7 @@ from tests.engine.cluster import Cluster
 from tests.engine.query import Query
 from tests.engine.test_passed_over import UNREADABLE
 from tests.history import Row
+from tests.proxy import Proxy
 
 KINDS = [kind for kind in ("mariadb", "mysql") if kind in MYSQL_SERVERS]
 
@@ -160,6 +161,41 @@ def test_a_batch_with_chunks_is_the_same_after_a_failover(cluster: Cluster, stre
     assert bounds(stream) == identity
     assert stream.finish() == before
     check(stream, second)
+
+
+@pytest.mark.parametrize("lives", ["same", "next"])
+def test_a_stream_that_is_led_to_another_server_while_it_runs_goes_on(
+    cluster: Cluster, tmp_path: Path, lives: str
+) -> None:
+    """By a name or a proxy that leads to the new primary."""
+    cluster.primary.execute("create user if not exists led@'%' identified by 'led'", "grant all on *.* to led@'%'")
+    with Proxy(cluster.primary.server) as proxy:
+        url = proxy.url("shop", "led", "led")
+        stream = Query(url=url, spool=str(tmp_path / "led"), table="t", chunkRows=10)
+        try:
+            stream.dump()
+            cluster.primary.execute("update t set n = 1 where id in (5, 6)")
+            stream.wait_captured()
+            assert stream.plan()
+            before, identity = written(stream), bounds(stream)
+            second = cluster.promote()
+            proxy._target = ("127.0.0.1", second.server.port)
+            proxy.cut()
+            second.execute("update t set n = 2 where id = 5")
+            if lives == "next":
+                stream.stop()
+                shutil.rmtree(stream.given["spool"])
+            assert bounds(stream) == identity
+            after = stream.finish()
+            assert list(map(as_planned, after)) == list(map(as_planned, before))
+            stream.until(lambda: stream.history.of(5)[-1]["n"] == 2)
+            # this batch began on one server and ended on the other
+            stream.restart()
+            second.execute("update t set n = 3 where id = 5")
+            check(stream, second)
+            assert [row["n"] for row in stream.history.of(5)] == [0, 1, 2, 3]
+        finally:
+            stream.stop()
 
 
 def test_a_window_that_was_open_at_the_failover_is_closed_after_it(cluster: Cluster, stream: Query) -> None:

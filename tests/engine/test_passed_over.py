@@ -142,8 +142,9 @@ def test_an_xa_transaction_that_was_prepared_before_the_start_is_not_lost_in_sil
     table: OnMySQL, query: MakeQuery, session: Any, watermark: str, compressed: bool
 ) -> None:
     if compressed:
-        mariadb = table.server.family.name == "mariadb"
-        xa(session, "set log_bin_compress = on" if mariadb else "set binlog_transaction_compression = on")
+        if table.server.family.name == "mariadb":
+            pytest.skip("MariaDB compresses no table maps")
+        xa(session, "set binlog_transaction_compression = on")
     xa(session, "xa start 'x'", "update t set n = 1 where id = 5", "xa end 'x'", "xa prepare 'x'")
     stream = query(watermark=watermark)
     stream.catch_up()

@@ -101,14 +101,48 @@ def test_requests_for_different_tables_share_a_window(stream: Query, control: Co
     assert shared
 
 
-def test_requests_for_the_same_table_are_both_served_one_round_after_the_other(
+def test_requests_for_the_same_table_share_a_pass(stream: Query, control: Control, shop: AnyDatabase) -> None:
+    first, second = control.ask("t"), control.ask("t")
+    done = [control.finish(dump) for dump in (first, second)]
+    assert [(d.state, d.emitted) for d in done] == [(State.completed, 40)] * 2
+    assert delivered(stream, first) == list(range(1, 41))
+    assert delivered(stream, second) == []  # a row has the name of one dump
+    check(stream, shop)
+
+
+def test_a_request_joins_a_dump_that_is_under_way_and_reads_the_rest_by_itself(
     stream: Query, control: Control, shop: AnyDatabase
 ) -> None:
-    control.set(chunks=2)
+    first = control.ask("t")
+    stream.until(lambda: len(delivered(stream, first)) >= 10)
+    shop.execute("insert into t values (50, 1)", "insert into t values (51, 1)")
+    stream.wait_captured()
+    joined = len(stream.offsets)
+    second = control.ask("t")
+    done = [control.finish(dump) for dump in (first, second)]
+    assert [d.state for d in done] == [State.completed] * 2
+    assert sorted(delivered(stream, first)) == list(range(1, 41))
+    assert {50, 51} <= set(delivered(stream, second))
+    rows = [e["id"] for n, batch in stream.history.batches.items() if n > joined for e in batch if e["_table"] == "t"]
+    assert set(rows) >= {*range(1, 41), 50, 51}
+    assert len(rows) < 60  # of two passes it would be 70
+    assert done[1].emitted + done[1].dropped == 42
+    check(stream, shop)
+
+
+def test_a_dump_that_is_cancelled_or_paused_leaves_its_pass_to_the_other(
+    stream: Query, control: Control, shop: AnyDatabase
+) -> None:
     first, second = control.ask("t"), control.ask("t")
-    control.finish(first)
-    control.finish(second)
-    assert delivered(stream, first) == delivered(stream, second) == list(range(1, 41))
+    stream.until(lambda: len(delivered(stream, first)) >= 10)
+    control.wish(first, Wish.pause)
+    third = control.ask("t")
+    stream.until(lambda: len(delivered(stream, first)) >= 20)
+    control.wish(first, Wish.cancel)
+    done = [control.finish(dump) for dump in (first, second, third)]
+    assert [d.state for d in done] == [State.cancelled, State.completed, State.completed]
+    assert sorted(set(delivered(stream, first) + delivered(stream, second))) == list(range(1, 41))
+    assert done[1].emitted == 40
     check(stream, shop)
 
 

@@ -93,6 +93,21 @@ def test_a_key_of_zero_follows_the_sign_of_the_source(
         assert keys(database) == [("b", "5.0"), ("c", "-0.0" if minus(copy) < 0 else "0.0")]
 
 
+@pytest.mark.parametrize("database", [SERVERS[0], *MYSQL_SERVERS], indirect=True)
+def test_a_table_without_rows_is_created(
+    database: AnyDatabase, copy: AnyTarget, spark: SparkSession, tmp_path: Path
+) -> None:
+    for name in ("none", "t", "void"):
+        database.execute(f"create table {name} (id int primary key, note varchar(9), kind char(3))")
+    database.execute("insert into t values (1, 'a', 'abc')")
+    with Pipeline(spark, copy, database, tmp_path) as running:
+        running.follows("t")
+        running.until(lambda: all(copy.types(TableName(database.schema, name)) for name in ("none", "void")))
+        assert copy.types(TableName(database.schema, "none")) == copy.types(TableName(database.schema, "t"))
+        database.execute("insert into void values (2, 'b', 'xyz')")
+        running.follows("void")
+
+
 ENUM = "enum('a','it''s')"
 
 

@@ -30,6 +30,10 @@ REPAIR_LIMIT = 1000
 
 KEYS_PER_CHUNK = 1000
 
+NO_ROWS = "1 = 0"
+"""A condition that no row fulfils, in the SQL of every database. Of an empty table a chunk with this condition is read:
+it has no rows but the table's columns, so that a sink can make the table."""
+
 _NO_RANGE: Key = ()
 
 
@@ -122,9 +126,41 @@ def ordered(
     """The cursors and known tables after the orders: every wanted table that is not known yet is given its first
     dump, the requests are taken, and what is cancelled is gone."""
     new = [t for t in orders.wanted if t not in set(known)]
-    first = [Cursor(INITIAL, table, pace.first_rows) for table in new]
-    kept = (c for c in (*dumps, *first, *orders.new) if c.dump not in orders.cancelled)
-    return tuple(kept), (*known, *new)
+    cursors = [*dumps, *(Cursor(INITIAL, table, pace.first_rows) for table in new)]
+    for cursor in orders.new:
+        if cursor.dump not in orders.cancelled:
+            cursors = _shared(cursors, cursor)
+    kept = (_without(c, orders.cancelled) for c in cursors)
+    return tuple(c for c in kept if c is not None), (*known, *new)
+
+
+def _shared(cursors: Sequence[Cursor], new: Cursor) -> list[Cursor]:
+    """The cursors with a request. One for a whole table shares what another dump still has to read of it, and reads by
+    itself only what lies before that and what has come behind it since: one pass over the table, from where the other
+    is."""
+    whole = new.where is None and new.failed is None and new.upto is None
+    at = next((i for i, c in enumerate(cursors) if whole and c.table == new.table and _is_range(c)), None)
+    if at is None:
+        return [*cursors, new]
+    other = cursors[at]
+    result = [*cursors[:at], replace(other, also=(*other.also, new.dump)), *cursors[at + 1 :]]
+    if other.after is not None:
+        result.append(replace(new, upto=other.after, key=other.key))
+    if other.upto is not None:
+        result.append(replace(new, after=other.upto, key=other.key))
+    return result
+
+
+def _is_range(cursor: Cursor) -> bool:
+    """Whether a cursor has all rows of a range still to read."""
+    rest = cursor.upto is None or cursor.after != cursor.upto
+    return rest and cursor.where is None and cursor.failed is None
+
+
+def _without(cursor: Cursor, cancelled: Collection[str]) -> Cursor | None:
+    """The cursor for those of its dumps that are not cancelled."""
+    left = [d for d in cursor.dumps if d not in cancelled]
+    return replace(cursor, dump=left[0], also=tuple(left[1:])) if left else None
 
 
 def read_again(dumps: Sequence[Cursor], lost: Iterable[Chunk], pace: Pace) -> tuple[Cursor, ...]:
@@ -134,7 +170,7 @@ def read_again(dumps: Sequence[Cursor], lost: Iterable[Chunk], pace: Pace) -> tu
         at = _index(result, chunk)
         if at is None:
             cursor = Cursor(chunk.dump, chunk.table, pace.first_rows, where=chunk.extent.where, key=chunk.key)
-            result.append(_only(cursor, (chunk.extent,)))
+            result.append(_only(replace(cursor, also=chunk.also), (chunk.extent,)))
         else:
             result[at] = replace(result[at], again=(*result[at].again, chunk.extent))
     return tuple(result)
@@ -144,12 +180,17 @@ def failed(dumps: Sequence[Cursor], chunks: Mapping[Chunk, str], pace: Pace) -> 
     """The cursors, with the dumps of tables ended that cannot be read for the given reasons."""
     result = list(dumps)
     for chunk, reason in chunks.items():
-        at = _index(result, chunk)
-        if at is None:
-            result.append(Cursor(chunk.dump, chunk.table, pace.first_rows, failed=reason))
-        else:
-            result[at] = replace(result[at], failed=reason)
+        if _index(result, chunk) is None:
+            result.append(Cursor(chunk.dump, chunk.table, pace.first_rows, also=chunk.also))
+        _fail(result, chunk, reason)
     return tuple(result)
+
+
+def _fail(cursors: list[Cursor], unreadable: Chunk | Cursor, reason: str) -> None:
+    """End all cursors that belong to the same dumps of the same table."""
+    for i, c in enumerate(cursors):
+        if c.table == unreadable.table and c.failed is None and set(c.dumps) & set(unreadable.dumps):
+            cursors[i] = replace(c, failed=reason)
 
 
 def _index(dumps: Sequence[Cursor], chunk: Chunk) -> int | None:
@@ -167,7 +208,7 @@ def repaired(
         if keys is not None and len(keys) + waiting <= REPAIR_LIMIT:
             extent = Extent(keys=tuple(dict.fromkeys(keys)))
             result = read_again(result, [Chunk("", REPAIR, table, extent)] if keys else [], pace)
-        elif not any(c.table == table and c.upto is None and c.where is None for c in result):
+        elif not any(c.table == table and not (c.after or c.upto) and c.where is None for c in result):
             result = (*result, Cursor(REPAIR, table, pace.first_rows))
     return result
 
@@ -184,21 +225,25 @@ def next_round(
     Every dump gets its share of the round, and what is left over goes to who comes first. A dump that got nothing
     comes first next time; within a dump one table follows the other.
 
+    The chunk of an empty table costs nothing and counts for nothing.
+
     Chunks of one round must not overlap: a batch would deliver a key's state twice. So a round takes from a table
     either one extent that is read again or ranges of one cursor; who had to wait for that comes first next time.
     """
     chunks: list[Chunk] = []
     cursors = list(dumps)
-    runs = [i for i, c in enumerate(cursors) if c.dump not in held and c.failed is None]
+    runs = [i for i, c in enumerate(cursors) if not set(c.dumps) <= set(held) and c.failed is None]
     share = -(-pace.chunks // max(1, len({cursors[i].dump for i in runs})))
     owner: dict[TableName, int | None] = {}  # whose ranges a round takes from a table; None for an extent read again
     given: Counter[str] = Counter()
 
     def take(i: int, extent: Extent) -> None:
         cursor = cursors[i]
-        extent = replace(extent, where=cursor.where)
-        chunks.append(Chunk(f"{round_id}-{len(chunks)}", cursor.dump, cursor.table, extent, cursor.key))
-        given[cursor.dump] += 1
+        if extent.where != NO_ROWS:
+            extent = replace(extent, where=cursor.where)
+            given[cursor.dump] += 1
+        chunk_id = f"{round_id}-{len(chunks)}"
+        chunks.append(Chunk(chunk_id, cursor.dump, cursor.table, extent, cursor.key, also=cursor.also))
 
     def serve(i: int, most: int) -> None:
         cursor = cursors[i] = _begun(cursors[i], boundaries)
@@ -218,7 +263,7 @@ def next_round(
     served, waited = set(), set()
     for shared in (True, False):
         for i in runs:
-            most = pace.chunks - len(chunks)
+            most = pace.chunks - sum(given.values())
             if shared:
                 most = min(most, share - given[cursors[i].dump])
             if most <= 0 or cursors[i].exhausted or cursors[i].failed:
@@ -230,7 +275,7 @@ def next_round(
                 served.add(i)
                 serve(i, most)
             except TableUnreadable as error:
-                cursors[i] = replace(cursors[i], failed=error.message)
+                _fail(cursors, cursors[i], error.message)
 
     left = [i for i, c in enumerate(cursors) if c.failed or not c.exhausted]
     left.sort(key=lambda i: (i not in waited - served, cursors[i].dump in given))
@@ -238,8 +283,8 @@ def next_round(
 
 
 def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
-    """The cursor with its upper bound fixed, over nothing when the table is empty; from the beginning if the table
-    has another primary key than it had."""
+    """The cursor with its upper bound fixed; with nothing but a chunk without rows when the table is empty; from the
+    beginning if the table has another primary key than it had."""
     key = boundaries.key(cursor.table)
     if cursor.key not in (None, key):
         if cursor.dump != REPAIR and any(e.keys for e in cursor.again):
@@ -250,7 +295,7 @@ def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
     cursor = replace(cursor, key=key)
     if cursor.upto is None:
         upto = boundaries.last_key(cursor.table)
-        return replace(cursor, after=_NO_RANGE, upto=_NO_RANGE) if upto is None else replace(cursor, upto=upto)
+        return _only(cursor, (Extent(where=NO_ROWS),)) if upto is None else replace(cursor, upto=upto)
     return cursor
 
 

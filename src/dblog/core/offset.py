@@ -50,6 +50,12 @@ class Chunk:
     """The primary key that the extent is written in."""
     stamp: str | None = None
     """In `emit`: the staged file that counts. A file staged later by a late task has another stamp."""
+    also: tuple[str, ...] = ()
+    """Other dumps that its rows count for."""
+
+    @property
+    def dumps(self) -> tuple[str, ...]:
+        return self.dump, *self.also
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,12 @@ class Cursor:
     """The primary key it counts in. When the table gets another one, the dump of the table begins anew."""
     failed: str | None = None
     """Why the dump of the table has ended without reaching its end. Such a cursor stays for one batch."""
+    also: tuple[str, ...] = ()
+    """Other dumps that its chunks count for: requests for the whole table that came while it was under way."""
+
+    @property
+    def dumps(self) -> tuple[str, ...]:
+        return self.dump, *self.also
 
     @property
     def exhausted(self) -> bool:
@@ -176,13 +188,16 @@ def _extent_from_json(data: Mapping[str, Any]) -> Extent:
 
 def _chunk_to_json(chunk: Chunk) -> dict[str, Any]:
     data = {"id": chunk.id, "dump": chunk.dump, "table": list(chunk.table), **_extent_to_json(chunk.extent)}
+    if chunk.also:
+        data["also"] = list(chunk.also)
     texts = {"key": chunk.key, "stamp": chunk.stamp}
     return {**data, **{name: text for name, text in texts.items() if text is not None}}
 
 
 def _chunk_from_json(data: Mapping[str, Any]) -> Chunk:
     extent = _extent_from_json(data)
-    return Chunk(data["id"], data["dump"], TableName(*data["table"]), extent, data.get("key"), data.get("stamp"))
+    table, also = TableName(*data["table"]), tuple(data.get("also", ()))
+    return Chunk(data["id"], data["dump"], table, extent, data.get("key"), data.get("stamp"), also)
 
 
 def _cursor_to_json(cursor: Cursor) -> dict[str, Any]:
@@ -193,6 +208,8 @@ def _cursor_to_json(cursor: Cursor) -> dict[str, Any]:
         data["upto"] = list(cursor.upto)
     if cursor.again:
         data["again"] = [_extent_to_json(e) for e in cursor.again]
+    if cursor.also:
+        data["also"] = list(cursor.also)
     texts = {"where": cursor.where, "key": cursor.key, "failed": cursor.failed}
     return {**data, **{name: text for name, text in texts.items() if text is not None}}
 
@@ -208,6 +225,7 @@ def _cursor_from_json(data: Mapping[str, Any]) -> Cursor:
         where=data.get("where"),
         key=data.get("key"),
         failed=data.get("failed"),
+        also=tuple(data.get("also", ())),
     )
 
 

@@ -80,7 +80,7 @@ def plan(
     read: tuple[Chunk, ...] = ()
     if mark.token is not None and not mark.suspects:
         read, dumps = next_round(dumps, pace, boundaries, mark.token, orders.held)
-    going = {(c.dump, c.table) for c in (*emit, *read)} | {(c.dump, c.table) for c in dumps}
+    going = {(d, c.table) for c in (*emit, *read) for d in c.dumps} | {(d, c.table) for c in dumps for d in c.dumps}
     kept = tuple(t for t in tally if (t.dump, t.table) in going)
     taken = orders.taken or start.taken
     return Offset(mark.position, emit, read, dumps, mark.suspects, tables, taken, kept, mark.place)

@@ -48,7 +48,7 @@ def _postgres(source: Postgres, followed: Collection[TableName] | None) -> Itera
             {"slot": setup.slot, "publication": setup.publication},
             setup.tables,
             lambda: preflight.check(connection, setup),
-            lambda: preflight.admin_sql(setup, connection.info.user),
+            lambda: preflight.admin_sql(setup, connection.info.user, preflight.check(connection, setup)),
         )
 
 
@@ -63,5 +63,5 @@ def _mysql(source: MySQL) -> Iterator[Preflight]:
             {"server_id": setup.server_id},
             setup.tables,
             lambda: preflight.check(connection, setup),
-            lambda: preflight.admin_sql(setup, preflight.user(connection)),
+            lambda: preflight.admin_sql(setup, preflight.user(connection), preflight.check(connection, setup)),
         )

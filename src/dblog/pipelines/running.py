@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -33,7 +34,7 @@ from dblog.spark.failure import plain
 from dblog.spark.options import Options, read_options
 from dblog.spark.progress import batches
 from dblog.state import open_store
-from dblog.state.pipeline import WAITING, Pipeline
+from dblog.state.pipeline import RESTARTING, WAITING, Pipeline
 
 DRAIN_SECONDS = 30.0
 """So long a batch may still take when the pipeline is to stop."""
@@ -134,7 +135,8 @@ class Stream:
 
     def reached(self) -> list[Reached]:
         """The batches that were delivered since the last call, the newest last. Asks Spark only if there are any."""
-        self._collect()
+        with suppress(Py4JError):  # without Spark's JVM the stream ends, and says so itself
+            self._collect()
         with self._changed:
             new, self._new = self._new, []
         return new
@@ -163,10 +165,11 @@ class Stream:
         query = self._query
         if query is None:
             return
-        while query.isActive and not self._committed(query) and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        if query.isActive:
-            query.stop()
+        with suppress(Py4JError):  # likewise
+            while query.isActive and not self._committed(query) and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+            if query.isActive:
+                query.stop()
 
     def join(self, seconds: float) -> None:
         if self._thread is not None:
@@ -210,7 +213,7 @@ class Stream:
             failure = None
         except Exception as error:
             failure = self._failure or plain(error)
-        with suppress(Exception):  # the JVM may be gone
+        with suppress(Py4JError):
             self._collect()
         try:
             self.sink.close()
@@ -234,9 +237,13 @@ class Stream:
             query.stop()
         while not self._works(query) and not query.awaitTermination(SETTLE_LOOK_SECONDS):
             pass
-        self._say_running()
         if not self.report.restarts:
             self._tell("started")
+        while self.report.now.state == RESTARTING and not self._idles(query):
+            if query.awaitTermination(SETTLE_LOOK_SECONDS):
+                return
+        if self.report.now.state == RESTARTING:
+            self._say_running()
         query.awaitTermination()
 
     def _open(self, spark: SparkSession) -> bool:
@@ -274,7 +281,11 @@ class Stream:
 
     def _works(self, query: StreamingQuery) -> bool:
         """Whether the source's process has answered."""
-        return query.lastProgress is not None or query.status["message"].startswith(("Processing", "Waiting"))
+        return self._idles(query) or query.status["message"].startswith("Processing")
+
+    def _idles(self, query: StreamingQuery) -> bool:
+        """Whether the query has done what there was to do, at least once."""
+        return query.lastProgress is not None or query.status["message"].startswith("Waiting")
 
     def _take(self, frame: DataFrame, number: int) -> None:
         with self._changed:
@@ -318,7 +329,7 @@ class Stream:
             self._warn(f"the sink is away, and is tried again every {LAST_DELAY:.0f} s at last: {hidden}")
 
     def _say_running(self) -> None:
-        """The sink has taken a batch, or the source has answered."""
+        """The sink has taken a batch, or a query that was started again finds nothing left to do."""
         before = self.report.running()
         if before is not None and before.since is not None:
             what = "the sink is back" if before.state == WAITING else "running again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,12 @@ class Problem:
     """The log no longer reaches back to the pipeline's position."""
     passing: bool = False
     """Somebody else may end it soon, so a stream that starts waits for that a little."""
+
+    @property
+    def statements(self) -> list[str]:
+        """The statements of the fix, in the order in which to run them; none where the fix is advice, which begins with
+        a small letter."""
+        return [line for line in self.fix.splitlines() if re.match(r"[A-Z]+\b.*;(  -- |$)", line)]
 
     def __str__(self) -> str:
         return f"- {self.what}\n  fix: " + self.fix.replace("\n", "\n       ")

@@ -24,7 +24,8 @@ class Delivered:
     def dumps(self) -> set[str]:
         """The dumps that the batch speaks of."""
         offset = self.offset
-        return {c.dump for c in offset.dumps} | {c.dump for c in offset.read} | {t.dump for t in self.tally}
+        cursors, chunks = (d for c in offset.dumps for d in c.dumps), (d for c in offset.read for d in c.dumps)
+        return {*cursors, *chunks, *(t.dump for t in self.tally)}
 
 
 def taken(dump: str, number: int | None, progress: Progress, delivered: Delivered, store: str) -> bool:
@@ -40,7 +41,7 @@ def mirrored(dump: str, old: Progress, delivered: Delivered, *, cancelled: bool,
     """The dump's progress after a batch; `seconds` is the time it ran since the last one."""
     offset = delivered.offset
     tables = dict(old.tables)
-    opened = {c.table for c in offset.dumps if c.dump == dump} | {c.table for c in offset.read if c.dump == dump}
+    opened = {c.table for c in offset.dumps if dump in c.dumps} | {c.table for c in offset.read if dump in c.dumps}
     for name in map(str, opened):
         tables.setdefault(name, TableProgress())
     for count in delivered.tally:
@@ -48,7 +49,7 @@ def mirrored(dump: str, old: Progress, delivered: Delivered, *, cancelled: bool,
             was = tables.get(str(count.table), TableProgress())
             read = count.emitted + count.dropped
             tables[str(count.table)] = replace(was, read=read, emitted=count.emitted, dropped=count.dropped)
-    reasons = {str(c.table): c.failed for c in offset.dumps if c.dump == dump and c.failed is not None}
+    reasons = {str(c.table): c.failed for c in offset.dumps if dump in c.dumps and c.failed is not None}
     going = {str(t) for t in opened} - set(reasons)
     begun = {str(c.table) for c in offset.read} | {str(c.table) for c in offset.dumps if c.upto is not None}
     for name, table in tables.items():

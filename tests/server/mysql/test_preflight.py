@@ -699,7 +699,7 @@ def test_the_command_line_shows_the_problems_and_the_way_out(server: MySQLServer
     assert "not ready: 3 to fix first" in done.stdout
     assert "let" not in done.stdout + done.stderr
     run(admin, "grant select on shop.* to `re``ader's`")  # to find the tables of a pattern
-    script = dblog("check", "--url", url, "--tables", "shop.*", "--admin-sql")
+    script = dblog("check", "--tables", "shop.*", "--admin-sql", DBLOG_URL=url)
     assert (script.returncode, script.stderr) == (0, "")
     run(admin, *script.stdout.splitlines())
     done = dblog("check", "--url", url, "--tables", "shop.*", "--json")

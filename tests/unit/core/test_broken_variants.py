@@ -152,6 +152,16 @@ class RequestsForgottenAtRestart(World):
         return replace(offset, dumps=tuple(c for c in offset.dumps if c.dump in own)).to_json()
 
 
+class SharedRequestsReadNothingByThemselves(World):
+    """A request that shares a dump's pass does not read what lies before the place where it joined."""
+
+    def plan(self, start: Offset) -> Offset:
+        end = super().plan(start)
+        known = {c.dump for c in (*start.dumps, *start.read, *end.read)}
+        joined = {d for c in end.dumps for d in c.also}
+        return replace(end, dumps=tuple(c for c in end.dumps if c.dump in known or c.dump not in joined))
+
+
 HISTORIES = 600
 
 
@@ -177,6 +187,7 @@ VARIANTS: list[tuple[type[World], Odds]] = [
     (AcknowledgedBeforeTheCommit, Odds()),
     (HeldDumpsAreForgotten, Odds(request=0.5)),
     (RequestsForgottenAtRestart, Odds(request=0.5, crash=0.08)),
+    (SharedRequestsReadNothingByThemselves, Odds(request=0.6)),
 ]
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from dblog.core.dump import (
     INITIAL,
+    NO_ROWS,
     REPAIR,
     REPAIR_LIMIT,
     Orders,
@@ -110,14 +112,25 @@ def test_a_dump_goes_from_the_first_key_to_the_greatest_of_its_beginning() -> No
     assert left == ()
 
 
-def test_an_empty_table_is_dumped_by_reading_nothing() -> None:
-    assert next_round((Cursor(INITIAL, A, 2),), PACE, Keys(a=[]), "w") == ((), ())
+def test_an_empty_table_is_dumped_by_a_chunk_that_tells_its_columns() -> None:
+    (chunk,), left = next_round((Cursor(INITIAL, A, 2),), PACE, Keys(a=[]), "w")
+    assert chunk == Chunk("w-0", INITIAL, A, Extent(where=NO_ROWS), KEY)
+    assert left == ()
+    lost = read_again(left, [chunk], PACE)
+    (again,), left = next_round(lost, PACE, Keys(a=[7]), "x")  # rows that came later come by the log
+    assert (again.extent, left) == (chunk.extent, ())
 
 
 def test_an_empty_table_does_not_keep_the_next_one_waiting() -> None:
-    chunks, left = next_round((Cursor(INITIAL, A, 2), Cursor(INITIAL, B, 2)), PACE, Keys(a=[], b=[1]), "w")
-    assert ranges(chunks) == [("b", None, ("1",))]
+    cursors = (Cursor(INITIAL, A, 2), Cursor(INITIAL, B, 2))
+    chunks, left = next_round(cursors, Pace(chunks=1, rows=2), Keys(a=[], b=[1]), "w")
+    assert ranges(chunks) == [("a", None, None), ("b", None, ("1",))]
     assert left == ()
+
+
+def test_no_chunks_at_all_means_none_for_empty_tables_either() -> None:
+    cursor = Cursor(INITIAL, A, 2)
+    assert next_round((cursor,), Pace(chunks=0), Keys(a=[]), "w") == ((), (cursor,))
 
 
 def test_a_range_whose_rows_are_gone_still_comes_to_its_end() -> None:
@@ -304,3 +317,93 @@ def test_keys_that_are_asked_for_are_of_no_use_when_the_table_has_another_key() 
     assert "another primary key" in failed.failed
     chunks, _ = next_round((of_keys(REPAIR, A, [("x",)], "a text", PACE),), PACE, Keys(a=[1]), "w")
     assert ranges(chunks) == [("a", None, ("1",))], "a repair reads the whole table then"
+
+
+# requests that share a pass
+
+
+FIRST, SECOND = Cursor("1-a", A, 2), Cursor("2-b", A, 2)
+
+
+def read(
+    cursors: Sequence[Cursor], keys: Keys, pace: Pace = PACE
+) -> list[tuple[tuple[str, ...], Key | None, Key | None]]:
+    """What the cursors read until all is read: for which dumps, and the range."""
+    found: list[tuple[tuple[str, ...], Key | None, Key | None]] = []
+    while cursors:
+        chunks, cursors = next_round(cursors, pace, keys, "w")
+        assert chunks
+        found += [(c.dumps, c.extent.after, c.extent.upto) for c in chunks]
+    return found
+
+
+def test_requests_for_a_table_that_have_not_begun_are_one_pass() -> None:
+    cursors, _ = ordered((), (A,), Orders(new=(FIRST, SECOND)), PACE)
+    both = ("1-a", "2-b")
+    assert read(cursors, Keys(a=[1, 2, 3])) == [(both, None, ("2",)), (both, ("2",), ("3",))]
+
+
+def test_a_request_joins_the_rest_of_a_pass_and_reads_the_other_rows_by_itself() -> None:
+    keys = Keys(a=[1, 2, 3, 4, 5, 6])
+    _, begun = next_round((FIRST,), Pace(chunks=1, rows=2), keys, "w")
+    keys.tables["a"] = [1, 2, 3, 4, 5, 6, 7]  # which the first one never reads
+    cursors, _ = ordered(begun, (A,), Orders(new=(SECOND,)), PACE)
+    both, own = ("1-a", "2-b"), ("2-b",)
+    assert sorted(read(cursors, keys), key=str) == [
+        (both, ("2",), ("4",)), (both, ("4",), ("6",)), (own, ("6",), ("7",)), (own, None, ("2",)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(FIRST, where="n > 1"),
+        of_keys("1-a", A, [("1",)], KEY, PACE),
+        replace(FIRST, failed="gone"),
+        replace(FIRST, after=("3",), upto=("3",), again=(Extent(None, ("1",)),)),
+        replace(FIRST, table=B),
+    ],
+    ids=["condition", "keys", "failed", "lost chunks only", "other table"],
+)
+def test_a_request_shares_only_the_pass_over_a_whole_table(other: Cursor) -> None:
+    cursors, _ = ordered((other,), (A,), Orders(new=(SECOND,)), PACE)
+    assert SECOND in cursors
+    assert other in cursors
+    conditional, _ = ordered((FIRST,), (A,), Orders(new=(replace(SECOND, where="n > 1"),)), PACE)
+    assert conditional == (FIRST, replace(SECOND, where="n > 1"))
+
+
+def test_a_pass_goes_on_for_those_that_are_not_cancelled() -> None:
+    cursors, _ = ordered((), (A,), Orders(new=(FIRST, SECOND)), PACE)
+    assert ordered(cursors, (A,), Orders(cancelled=frozenset({"1-a"})), PACE)[0] == (SECOND,)
+    assert ordered(cursors, (A,), Orders(cancelled=frozenset({"2-b"})), PACE)[0] == (FIRST,)
+    assert ordered(cursors, (A,), Orders(cancelled=frozenset({"1-a", "2-b"})), PACE)[0] == ()
+
+
+def test_a_pass_is_held_when_all_that_share_it_are() -> None:
+    cursors, _ = ordered((), (A,), Orders(new=(FIRST, SECOND)), PACE)
+    keys = Keys(a=[1])
+    assert next_round(cursors, PACE, keys, "w", {"1-a", "2-b"}) == ((), cursors)
+    assert next_round(cursors, PACE, keys, "w", {"1-a"})[0]
+
+
+def test_a_lost_chunk_of_a_pass_is_read_again_for_all() -> None:
+    chunk = Chunk("c", "1-a", A, Extent(None, ("2",)), KEY, also=("2-b",))
+    (cursor,) = read_again((), [chunk], PACE)
+    assert (cursor.dumps, cursor.again) == (("1-a", "2-b"), (chunk.extent,))
+
+
+def test_a_table_that_cannot_be_read_ends_all_that_share_its_pass() -> None:
+    keys = Keys(a=[1, 2, 3, 4])
+    _, begun = next_round((FIRST,), Pace(chunks=1, rows=2), keys, "w")
+    cursors, _ = ordered(begun, (A,), Orders(new=(SECOND,)), PACE)
+    del keys.tables["a"]
+    chunks, left = next_round(cursors, PACE, keys, "x")
+    assert not chunks
+    assert len(left) == 3
+    assert all("does not exist" in (c.failed or "") for c in left)
+
+
+def test_a_repair_of_a_whole_table_does_not_trust_the_end_of_a_pass() -> None:
+    beyond = replace(SECOND, after=("4",), key=KEY)
+    assert Cursor(REPAIR, A, 2) in repaired((beyond,), {A: None}, PACE)

@@ -61,9 +61,14 @@ def test_five_lines_are_a_pipeline(tmp_path: Path) -> None:
     assert (config.name, config.folder, config.every) == ("shop", tmp_path / "shop.dblog", 5.0)
     assert (config.state, config.spool, config.http, config.throttle) == (None, None, None, {})
     assert config.source["tables"] == "public.*, !public.tmp_*"
+    assert config.private
     (sink,) = config.sinks
     assert (sink.name, sink.kind, sink.maker, sink.routes) == ("plain", "plain", PlainSink, ())
     assert sink.settings == {"path": ".", "size": 5, "token": None, "headers": {}}
+
+
+def test_output_that_others_may_read(tmp_path: Path) -> None:
+    assert not read(tmp_path, SOURCE + "[pipeline]\nprivate = false\n" + PLAIN).private
 
 
 def test_everything_has_its_place(tmp_path: Path) -> None:

@@ -120,6 +120,9 @@ class Decoder:
         self._passing = delivered is not None and delivered.awaits
         self._open: _Transaction | None = None
         self._prepared = PreparedTransactions(tables.prepared)
+        self._captured = tables.captured
+        self._arrived: set[TableName] = set()
+        """The captured tables that the log has shown to come to their names. What they were before is not known."""
 
     @property
     def position(self) -> int:
@@ -209,6 +212,10 @@ class Decoder:
                 self._prepared.end(statement.xa, int(events.position[number]), commits=bool(lands))
             emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
             stated += [(number, table, table in statement.replaced) for table in emptied]
+            # Rows that changed without a trace before it was mended are in no later part of the log.
+            mended = (d.table for d in statement.defined if d.mends and d.table in self._arrived)
+            stated += [(number, table, True) for table in mended if table not in emptied]
+            self._arrived |= {d.table for d in statement.defined if d.arrives and self._captured(d.table)}
         self._check(events, begin, commit)
         commits = np.flatnonzero(commit)
         last = len(kind) - 1

@@ -344,10 +344,10 @@ class Place:
 
     def after(self, origins: Names, numbers: Ints) -> Place:
         """The place after some more transactions."""
-        named = next((origin for origin in origins.tolist() if origin), None)
+        named = next((name for origin in origins.tolist() if (name := origin.removeprefix(AHEAD))), None)
         if named is None:
             return self
-        there = _kind(named.removeprefix(AHEAD)).parse(self.gtids, self.seen).after(origins, numbers)
+        there = _kind(named).parse(self.gtids, self.seen).after(origins, numbers)
         return replace(self, gtids=str(there), seen=there.seen)
 
 

@@ -261,7 +261,8 @@ class Look:
             unseen = f", or user {self.user} may not see it" if denied in RIGHTS else ""
             yield Problem(f"the watermark table '{WATERMARK}' does not exist{unseen}", fix, not may, may)
         elif denied in RIGHTS:
-            yield Problem(f"user {self.user} lacks SELECT, UPDATE on '{WATERMARK}'", rights)
+            # nor is it seen then whether the row is there
+            yield Problem(f"user {self.user} lacks SELECT, UPDATE on '{WATERMARK}'", f"{rights}\n{fill}")
         elif (
             sorted(table.columns) != ["id", "token"]
             or [column for column, *_ in table.key] != ["id"]

@@ -7,7 +7,7 @@ watermark table, by exactly the `fix` that `check` shows for it. What is looked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dblog.core.schema import TableName
 from dblog.errors import PositionLost, PreconditionFailed
@@ -92,14 +92,16 @@ def _refuse_altered(found: Iterable[tables.Table], settings: dict[str, str]) -> 
         )
 
 
-def admin_sql(setup: Setup, account: str) -> str:
-    """The whole set-up as a script for an administrator: afterwards the account needs no further privilege."""
+def admin_sql(setup: Setup, account: str, problems: Sequence[Problem] = ()) -> str:
+    """The whole set-up as a script for an administrator: afterwards the account needs no further privilege. What
+    `check` has found besides is cured too."""
     grantee = User.read(account)
     lines = [grantee.granted(", ".join(REPLICATION))]
     if setup.writes:
         lines += [*WATERMARK_SQL, grantee.granted("SELECT, UPDATE", WATERMARK)]
     lines += [grantee.granted("SELECT", table) for table in dict.fromkeys(setup.tables) if table != WATERMARK]
-    return "\n".join(lines) + "\n"
+    needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
+    return "\n".join([*lines, *(statement for statement in needed if statement not in lines)]) + "\n"
 
 
 def user(connection: Connection) -> str:

@@ -28,6 +28,10 @@ class Definition:
     """It becomes system-versioned."""
     engine: str | None = None
     """Its engine, if that has no transactions."""
+    arrives: bool = False
+    """It is new under its name, and may be anything."""
+    mends: bool = False
+    """A foreign key of it is dropped, or it gets an engine: it may not have been fit to be followed before."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ _OTHER_TABLE = _regex(r"\b(?:WITH|TO|(CONVERT)) TABLE\b")
 _CASCADE = _regex(r"\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
 _VERSIONED = _regex(r"\b(?:ADD|WITH) SYSTEM VERSIONING\b")
 _ENGINE = _regex(r"\bENGINE\b")
+_MENDS = _regex(r"\bDROP (?:FOREIGN KEY|CONSTRAINT)\b|\bENGINE\b")
 # By name: a column may be called engine, too.
 _WITHOUT_TRANSACTIONS = _regex(
     r"\s*=?\s*['\"`]?(MyISAM|Aria|MEMORY|HEAP|CSV|ARCHIVE|BLACKHOLE|MERGE|MRG_MYISAM|FEDERATED|FEDERATEDX|CONNECT|SPIDER"
@@ -163,7 +168,8 @@ def _definition(text: str, bare: str, schema: str) -> Statement:
         table = _table(create, schema, 2)
         # If the table was there already, the rest says nothing about it.
         said = Definition(table) if create["unless"] else _said(table, text, bare, create.end())
-        return Statement(emptied=(table,) if create["again"] else (), defined=(said,))
+        emptied = (table,) if create["again"] else ()
+        return Statement(emptied=emptied, defined=(replace(said, arrives=True, mends=False),))
     if drop := _DROP_TABLES.match(text):
         return Statement(emptied=tuple(_table(found, schema) for found in _listed(text, drop.end(), _regex(_TABLE))))
     if gone := _DROP_DATABASE.match(text):
@@ -183,8 +189,8 @@ def _altered(alter: re.Match[str], text: str, bare: str, schema: str) -> Stateme
     said = _said(table, text, bare, alter.end())
     named = _ALTER_RENAME.search(bare, alter.end())
     if named and (new := _NEW_NAME.match(text, named.end())):
-        effect = _renamed([(table, _table(new, schema))])
-        return replace(effect, defined=(*effect.defined, replace(said, table=_table(new, schema))))
+        said = replace(said, table=_table(new, schema), arrives=True, mends=False)
+        return replace(_renamed([(table, said.table)]), defined=(said,))
     # IGNORE removes rows that do not fit a new key.
     if alter["ignore"] or _ALTER_ROWS.search(bare, alter.end()):
         word = _OTHER_TABLE.search(bare, alter.end())
@@ -199,7 +205,8 @@ def _said(table: TableName, text: str, bare: str, at: int) -> Definition:
     """What the rest of a statement says of its table."""
     engines = (_WITHOUT_TRANSACTIONS.match(text, found.end()) for found in _ENGINE.finditer(bare, at))
     engine = next((found[1] for found in engines if found), None)
-    return Definition(table, bool(_CASCADE.search(bare, at)), bool(_VERSIONED.search(bare, at)), engine)
+    cascades, versioned, mends = (bool(found.search(bare, at)) for found in (_CASCADE, _VERSIONED, _MENDS))
+    return Definition(table, cascades, versioned, engine, mends=mends)
 
 
 def _listed(text: str, at: int, item: re.Pattern[str]) -> Iterator[re.Match[str]]:
@@ -223,7 +230,7 @@ def _renamed(pairs: list[tuple[TableName, TableName]]) -> Statement:
     return Statement(
         emptied=tuple(sorted(emptied)),
         replaced=tuple(sorted(arrived)),
-        defined=tuple(map(Definition, sorted(arrived))),
+        defined=tuple(Definition(table, arrives=True) for table in sorted(arrived)),
     )
 
 

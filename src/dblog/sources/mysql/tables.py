@@ -90,7 +90,7 @@ def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem(what, f"ALTER TABLE {q} ENGINE = InnoDB;")
     if not table.key:
         what = f"table {shown} has no primary key, by which dumped rows and changes are matched"
-        fix = f"ALTER TABLE {q} ADD PRIMARY KEY (...);"
+        fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
         if settings.get(_HIDDEN_KEYS, "ON") == "OFF":
             fix += f"\nSET PERSIST {_HIDDEN_KEYS} = ON;  -- on Amazon RDS and Aurora: in the parameter group"
         yield Problem(what, fix)

@@ -82,7 +82,7 @@ def _fix(
     foreign_keys: list[list[str]] | None,
 ) -> str:
     """A partition's key can only be replaced while it is detached, and a partition whose rows a foreign key refers to
-    cannot be detached: so that goes first and comes back last."""
+    cannot be detached: so that goes first and comes back last, all in one line because it is one transaction."""
     q, name = identifier(*table), identifier(constraint)
     definition = re.sub(r" DEFERRABLE( INITIALLY DEFERRED)?$", "", definition)
     replace = f"ALTER TABLE {q} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};"
@@ -93,4 +93,4 @@ def _fix(
     steps += [f"ALTER TABLE {parent} DETACH PARTITION {q};", replace]
     steps += [f"ALTER TABLE {parent} ATTACH PARTITION {q} {bound};"]
     steps += [f"ALTER TABLE {of} ADD CONSTRAINT {identifier(key)} {text};" for of, key, text in foreign_keys or ()]
-    return "\n".join([*steps, "COMMIT;"])
+    return " ".join([*steps, "COMMIT;"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dblog.core.schema import TableName
-from dblog.sources.postgres.connect import identifier, literal
+from dblog.sources.postgres.connect import identifier
 from dblog.sources.postgres.deferrable import WHY, deferrable_keys
+from dblog.sources.postgres.slot_problems import slot_problems
 from dblog.sources.problems import Problem
 from dblog.sources.relational import WATERMARK
 
@@ -55,23 +55,15 @@ def replication_sql(role: str) -> str:
     return f"ALTER ROLE {q} REPLICATION;  -- on Amazon RDS and Aurora: GRANT rds_replication TO {q};"
 
 
-def publication_sql(setup: Setup) -> str:
-    tables = ", ".join(identifier(*table) for table in setup.published)
+def publication_sql(setup: Setup, published: Sequence[TableName] | None = None) -> str:
+    tables = ", ".join(identifier(*table) for table in published or setup.published)
     options = f"publish = '{_PUBLISH}', publish_via_partition_root = true"
     return f"CREATE PUBLICATION {identifier(setup.publication)} FOR TABLE {tables} WITH ({options});"
 
 
-def _members_sql(setup: Setup) -> str:
-    tables = ", ".join(identifier(*table) for table in setup.published)
+def _members_sql(setup: Setup, published: Sequence[TableName]) -> str:
+    tables = ", ".join(identifier(*table) for table in published)
     return f"ALTER PUBLICATION {identifier(setup.publication)} SET TABLE {tables};"
-
-
-def slot_sql(slot: str) -> str:
-    return f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput');"
-
-
-def _drop_sql(slot: str) -> str:
-    return f"SELECT pg_drop_replication_slot({literal(slot)});  -- then start anew, with a new checkpoint"
 
 
 _SERVER = """
@@ -116,7 +108,7 @@ _RELATIONS = f"""
 """
 _LEAVES = f"""
     SELECT n.nspname AS schema, c.relname AS name, c.relkind AS kind, c.relpersistence AS persistence,
-           {_IDENTITY} AS identified
+           {_IDENTITY} AS identified, t.parentrelid::text AS parent
     FROM pg_partition_tree(%s::oid::regclass) t
     JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE t.isleaf AND c.relkind <> 'p'
@@ -159,6 +151,8 @@ class Look:
         self.deferrable = deferrable_keys(cur, [table.oid for table in found if table.oid is not None])
         self.watermark: Any = found.pop() if setup.writes else None
         self.tables = found
+        parts = self._all(_PARTS, self.publication.oid) if self.publication is not None else ()
+        self.partial = [part for part in parts if (part.schema, part.name) in setup.published]
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_server()
@@ -177,7 +171,21 @@ class Look:
         else:
             yield from self._of_publication(self.publication)
             yield from self._of_members(self.publication, watermark_owned=owned)
-        yield from self._of_slot(self.slot)
+        pid = self.slot.active_pid if self.slot is not None else None
+        who = self._one("SELECT application_name, client_addr FROM pg_stat_activity WHERE pid = %s", pid)
+        deferrable = [_name(t) for t in self.tables if t.oid in self.deferrable and self._is_followed(t)]
+        lost = [f"the log may hold changes of {name} that were made under its deferrable key" for name in deferrable]
+        if self.publication is None:
+            pub = self.setup.publication
+            lost.append(f"slot {self.setup.slot!r} exists, but its publication {pub!r} does not: changes were lost")
+        yield from slot_problems(
+            self.setup.slot,
+            self.slot,
+            fresh=self.setup.fresh,
+            database=self.server.database,
+            reader=who or (None, None),
+            lost=lost,
+        )
 
     def _one(self, query: str, *parameters: object) -> Any:
         self.cur.execute(query, parameters)
@@ -207,11 +215,13 @@ class Look:
         if not s.streams:
             yield Problem(f"role {s.role!r} may not read the log (no REPLICATION)", replication_sql(s.role))
         if s.read_only == "on" and self.setup.writes:
-            fix = f"ALTER ROLE {identifier(s.role)} SET default_transaction_read_only = off;"
+            # the setting of a role in a database wins over those of the role and of the database
+            where = f"{identifier(s.role)} IN DATABASE {identifier(s.database)}"
+            fix = f"ALTER ROLE {where} SET default_transaction_read_only = off;"
             yield Problem(f"role {s.role!r} is read-only by default, so watermarks cannot be written", fix)
 
     def _of_table(self, table: Any) -> Iterator[Problem]:
-        name, q = _name(table), identifier(table.schema, table.name)
+        name = _name(table)
         if table.oid is None:
             yield Problem(f"table {name} does not exist", "correct the name: it is case-sensitive and not quoted")
             return
@@ -237,8 +247,9 @@ class Look:
                 yield Problem(f"publication {pub!r} carries changes of {name} as {_name(up)}", fix)
         for leaf in self._all(_LEAVES, table.oid) if table.kind == "p" else ():
             if leaf.kind == "f" or leaf.persistence != "p":
-                kind = "a foreign table" if leaf.kind == "f" else "unlogged"
-                fix = f"ALTER TABLE {q} DETACH PARTITION {identifier(leaf.schema, leaf.name)};"
+                kind, part = "a foreign table" if leaf.kind == "f" else "unlogged", identifier(leaf.schema, leaf.name)
+                detach = f"ALTER TABLE {leaf.parent} DETACH PARTITION {part};"
+                fix = detach if leaf.kind == "f" else f"ALTER TABLE {part} SET LOGGED;"
                 yield Problem(f"partition {_name(leaf)} of {name} is {kind}: the log has no changes of it", fix)
             elif not leaf.identified:
                 yield _wrong_identity(leaf)
@@ -270,26 +281,32 @@ class Look:
             yield Problem(f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;")
         if not table.key:
             what = f"table {name} has no primary key, by which dumped rows and changes are matched"
-            yield Problem(what, f"ALTER TABLE {q} ADD PRIMARY KEY (...);")
+            yield Problem(what, f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);")
         elif not table.identified:
             yield _wrong_identity(table)
         elif set(table.key) & set(table.generated or ()):
             yield Problem(f"the primary key of {name} is generated, so changes do not carry it", "use a plain column")
 
     def _of_deferrable(self, table: Any) -> Iterator[Problem]:
-        followed = (table.schema, table.name) in self.setup.followed
         for key in self.deferrable.get(table.oid, ()):
-            yield Problem(f"the primary key of {str(key.table)!r} is deferrable: {WHY}", key.fix, lost=followed)
+            what = f"the primary key of {str(key.table)!r} is deferrable: {WHY}"
+            yield Problem(what, key.fix, lost=self._is_followed(table))
+
+    def _is_followed(self, table: Any) -> bool:
+        return (table.schema, table.name) in self.setup.followed
 
     def _of_watermark(self, table: Any) -> Iterator[Problem]:
         *create, fill = WATERMARK_SQL
         if table.oid is None:
             may = self.server.creates if table.schema_oid is None else table.creates and table.usage
+            may = may and self._publishes()  # an administrator who publishes the table must have it
             if table.schema_oid is not None:
                 create = create[1:]  # IF NOT EXISTS asks for the privilege even when there is nothing to do
             role = self.server.role
-            grants = [grant("USAGE", WATERMARK.schema, role), grant("SELECT, UPDATE", WATERMARK, role)] * (not may)
-            what, fix = f"the watermark table '{WATERMARK}' does not exist", "\n".join([*create, fill, *grants])
+            usage = [] if table.usage else [grant("USAGE", WATERMARK.schema, role)]
+            # an administrator may run this too, and then the role is not the owner
+            steps = [*create, fill, *usage, grant("SELECT, UPDATE", WATERMARK, role)]
+            what, fix = f"the watermark table '{WATERMARK}' does not exist", "\n".join(steps)
             yield Problem(what, fix, fatal=not may, creatable=may)
             return
         if table.kind != "r" or table.key != ["id"] or set(table.columns) != {"id", "token"}:
@@ -297,15 +314,22 @@ class Look:
             return
         yield from self._of_logging(table)
         problems = list(self._of_rights(table, update=True))
-        yield from problems
+        for problem in problems:  # nor is it seen then whether the row is there
+            yield replace(problem, fix=f"{problem.fix}\n{fill}")
         if not problems and not self._all(f"SELECT 1 FROM {WATERMARK} WHERE id = 1"):
             may = table.inserts
             yield Problem(f"'{WATERMARK}' has lost its row", fill, fatal=not may, creatable=may)
 
+    def _publishes(self) -> bool:
+        """Whether the role itself may publish the watermark table, if it is the owner."""
+        if self.publication is None:
+            return bool(self.server.creates and all(t.owned for t in self.tables if t.oid is not None))
+        return bool(self.publication.puballtables or (self.publication.owned and not self.partial))
+
     def _no_publication(self, *, watermark_owned: bool) -> Problem:
         pub = self.setup.publication
-        may = self.server.creates and watermark_owned and all(t.owned for t in self.tables if t.oid is not None)
-        what, fix = f"publication {pub!r} does not exist", publication_sql(self.setup)
+        may = watermark_owned and self._publishes()
+        what, fix = f"publication {pub!r} does not exist", publication_sql(self.setup, self._publishable())
         return Problem(what, fix, fatal=not may, creatable=may)
 
     def _of_publication(self, found: Any) -> Iterator[Problem]:
@@ -317,21 +341,28 @@ class Look:
         if roots and not found.pubviaroot:
             fix = f"ALTER PUBLICATION {q} SET (publish_via_partition_root = true);"
             yield Problem(f"publication {pub!r} names the partitions of {', '.join(roots)}, not the table", fix)
-        for part in self._all(_PARTS, found.oid):
-            if (part.schema, part.name) in self.setup.published:
-                kind = "a row filter" if part.filter else "a column list"
-                what = f"publication {pub!r} has {kind} on {_name(part)}: the log would be incomplete"
-                yield Problem(what, _members_sql(self.setup))
+        for part in self.partial:
+            kind = "a row filter" if part.filter else "a column list"
+            what = f"publication {pub!r} has {kind} on {_name(part)}: the log would be incomplete"
+            yield Problem(what, _members_sql(self.setup, self._publishable()))
 
     def _of_members(self, found: Any, *, watermark_owned: bool) -> Iterator[Problem]:
         pub, q, ours = self.setup.publication, identifier(self.setup.publication), self.setup.published
         rows = self._all("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", pub)
         members = {TableName(*row) for row in rows}
+        named = {
+            row.prrelid for row in self._all("SELECT prrelid FROM pg_publication_rel WHERE prpubid = %s", found.oid)
+        }
         for table in (*self.tables, *([self.watermark] if self.setup.writes else [])):
             missing = (table.schema, table.name) not in members and (table.oid is not None or table is self.watermark)
-            if missing and not found.puballtables and (table.kind != "p" or found.pubviaroot):
-                may = found.owned and (watermark_owned if table is self.watermark else table.owned)
+            if missing and table.kind == "p" and not found.pubviaroot:  # then its partitions are listed
+                leaves = {TableName(leaf.schema, leaf.name) for leaf in self._all(_LEAVES, table.oid)}
+                missing = table.oid not in named and not (leaves and leaves <= members)
+            if missing and not found.puballtables:
+                may = found.owned and (watermark_owned if table is self.watermark else table.owned) and not self.partial
                 fix = f"ALTER PUBLICATION {q} ADD TABLE {identifier(table.schema, table.name)};"
+                if self.partial:  # the statement for these sets all tables, and what is there cannot be added
+                    fix = _members_sql(self.setup, self._publishable())
                 what = f"publication {pub!r} does not hold {_name(table)}"
                 if TableName(table.schema, table.name) in self.setup.followed:
                     lost = "any more: the log lacks its changes since it was taken out, or dropped and made again"
@@ -341,51 +372,14 @@ class Look:
                 yield Problem(what, fix, fatal=not may, creatable=may)
         if others := len(members - set(ours)):
             what = f"publication {pub!r} holds {others} more tables, which the log carries for nothing"
-            yield Problem(what, _members_sql(self.setup), fatal=False)
-
-    def _of_slot(self, slot: Any) -> Iterator[Problem]:
-        name, fresh = self.setup.slot, self.setup.fresh
-        if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
-            yield Problem(f"{name!r} is not a name for a slot", "use up to 63 lower case letters, digits, underscores")
-        elif slot is None and fresh:
-            yield Problem(f"slot {name!r} does not exist", slot_sql(name), fatal=False, creatable=True)
-        elif slot is None:
-            fix = "start anew, with a new checkpoint and a full dump: the log since the checkpoint is gone"
-            yield Problem(f"slot {name!r} does not exist, but a checkpoint relies on it", fix, lost=True)
-        if slot is None:
-            return
-        if slot.slot_type != "logical" or slot.plugin != "pgoutput" or slot.temporary:
-            kind = f"{'temporary ' if slot.temporary else ''}{slot.slot_type}, plugin {slot.plugin!r}"
-            yield Problem(f"slot {name!r} is {kind}, not a permanent one of pgoutput", "choose another slot name")
-        elif slot.database != self.server.database:
-            yield Problem(f"slot {name!r} belongs to database {slot.database!r}", "choose another slot name")
-        if slot.wal_status == "unreserved":
-            what = f"slot {name!r} is about to be lost: the next checkpoint may remove log that it needs"
-            fix = "ALTER SYSTEM SET max_slot_wal_keep_size = -1;\nSELECT pg_reload_conf();"
+            fix = "use a publication of the captured tables only (option publication)"
+            fix = fix if found.puballtables else _members_sql(self.setup, self._publishable())
             yield Problem(what, fix, fatal=False)
-        if slot.active:
-            pid = slot.active_pid
-            who = self._one("SELECT application_name, client_addr FROM pg_stat_activity WHERE pid = %s", pid)
-            app, client = who or (None, None)
-            holder = f"pid {pid} (application {app or 'unknown'!r}, client {client or 'unknown'})"
-            fix = f"stop it, or: SELECT pg_terminate_backend({pid});"
-            yield Problem(f"slot {name!r} is read by {holder}", fix, passing=True)
-        fix = _drop_sql(name)
-        for what in self._of_lost_changes(slot):
-            yield Problem(what, fix, lost=not fresh)
-            fix = "drop the slot, as above"
 
-    def _of_lost_changes(self, slot: Any) -> Iterator[str]:
-        """Why the slot must be dropped and the tables be dumped again."""
-        name, pub = self.setup.slot, self.setup.publication
-        if slot.why or slot.wal_status == "lost":
-            why = f" ({slot.why})" if slot.why else ""
-            yield f"slot {name!r} is lost{why}: log that it needs was removed"
-        if self.publication is None:
-            yield f"slot {name!r} exists, but its publication {pub!r} does not: changes were lost"
-        for table in self.tables:
-            if table.oid in self.deferrable and (table.schema, table.name) in self.setup.followed:
-                yield f"the log may hold changes of {_name(table)} that were made under its deferrable key"
+    def _publishable(self) -> list[TableName]:
+        """What a publication can hold of what it should: a statement that names anything else fails."""
+        tables = [TableName(t.schema, t.name) for t in self.tables if t.oid is not None and t.kind in "rp"]
+        return [*tables, *([WATERMARK] if self.setup.writes else [])]
 
 
 def _name(relation: Any) -> str:

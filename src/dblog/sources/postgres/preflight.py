@@ -14,6 +14,7 @@ What is looked at, and what is wrong with it, is in `look`.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from psycopg2.extras import NamedTupleCursor
 
@@ -22,6 +23,7 @@ from dblog.sources.postgres import look
 from dblog.sources.postgres.connect import Connection, translating
 from dblog.sources.postgres.look import Setup
 from dblog.sources.postgres.slot_creation import create_slot
+from dblog.sources.postgres.slot_problems import slot_sql
 from dblog.sources.problems import Problem, refuse
 from dblog.sources.relational import WATERMARK
 
@@ -57,18 +59,24 @@ def prepare(
         refuse(problems)
         creatable = [p.fix for p in problems if p.creatable]
         for fix in creatable:
-            if fix != look.slot_sql(setup.slot):
+            if fix != slot_sql(setup.slot):
                 cur.execute(fix)  # steps 1 and 2
-    if look.slot_sql(setup.slot) in creatable:  # step 3, after the commit: the slot must begin behind the publication
+    if slot_sql(setup.slot) in creatable:  # step 3, after the commit: the slot must begin behind the publication
         create_slot(connection, setup.slot, wait or Wait())
 
 
-def admin_sql(setup: Setup, role: str) -> str:
-    """The whole set-up as a script for an administrator: afterwards `role` needs no further privilege."""
+def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None) -> str:
+    """The whole set-up as a script for an administrator: afterwards `role` needs no further privilege. With what
+    `check` has found for the role it fits what is there already; without, it is for a server where nothing is."""
     rights = [look.grant("USAGE", schema, role) for schema in dict.fromkeys(t.schema for t in setup.published)]
     rights += [look.grant("SELECT, UPDATE" if t == WATERMARK else "SELECT", t, role) for t in setup.published]
     watermark = look.WATERMARK_SQL if setup.writes else ()
-    return "\n".join([look.replication_sql(role), *watermark, *rights, look.publication_sql(setup)]) + "\n"
+    script = [look.replication_sql(role), *watermark, *rights]
+    rest = [look.publication_sql(setup)]
+    if problems is not None:
+        needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
+        rest = [statement for statement in needed if statement not in (*script, slot_sql(setup.slot))]
+    return "\n".join([*script, *rest]) + "\n"
 
 
 def await_release(connection: Connection, slot: str, patience: float = RELEASE_SECONDS) -> None:

@@ -58,7 +58,7 @@ def create_slot(connection: Connection, slot: str, wait: Wait, *, temporary: boo
     stream is stopped. Whenever it raises, no slot is left behind."""
     doing = f"creating slot {slot!r}"
     deadline = time.monotonic() + wait.patience
-    with _running(connection, _statement(connection, slot, wait.patience, temporary)) as creation:
+    with _running(connection, slot, _statement(connection, slot, wait.patience, temporary)) as creation:
         if creation.done.wait(LOOK_SECONDS):
             with translating(doing):
                 creation.result()
@@ -107,23 +107,31 @@ class _Creation:
         finally:
             self.done.set()
 
+    @property
+    def succeeded(self) -> bool:
+        return self.done.is_set() and self._error is None
+
     def result(self) -> None:
         if self._error is not None:
             raise self._error
 
 
 @contextmanager
-def _running(connection: Connection, statement: str) -> Iterator[_Creation]:
-    """Run a statement; it is cancelled if the body ends before it does."""
+def _running(connection: Connection, slot: str, statement: str) -> Iterator[_Creation]:
+    """Run the statement that creates a slot; when the body fails it is cancelled, and the slot is gone."""
     creation = _Creation(connection, statement)
     creation.thread.start()
     try:
         yield creation
-    finally:
+    except BaseException:
         if not creation.done.is_set():
             with suppress(psycopg2.Error):
                 connection.cancel()
         creation.thread.join()
+        if creation.succeeded:  # just before the cancel
+            with connection.cursor() as cursor, suppress(psycopg2.Error):
+                cursor.execute(f"SELECT pg_drop_replication_slot({literal(slot)})")
+        raise
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dblog.core.dump import NO_ROWS
 from dblog.core.event import Op
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import Column, TableName, TableSchema
@@ -358,6 +359,8 @@ def typed(table: TableName, key: Key) -> Id:
 
 
 def within(table: TableName, key: Id, extent: Extent) -> bool:
+    if extent.where == NO_ROWS:
+        return False
     if extent.keys:
         return text(key) in extent.keys
     if extent.after is not None and key <= typed(table, extent.after):

@@ -105,7 +105,7 @@ class World:
         if start.position is None:
             return self.origin()
         orders = self.orders(start)
-        active = any(c.dump not in orders.held for c in (*start.dumps, *orders.new))
+        active = any(not set(c.dumps) <= orders.held for c in (*start.dumps, *orders.new))
         pending = active or not set(orders.wanted) <= set(start.tables)
         if start.read or (pending and not self.invisible(start.suspects)):
             staged, position = self.end_window(start)

@@ -650,3 +650,23 @@ def test_what_is_rolled_back_matters_only_in_captured_tables(name: str) -> None:
         assert told(decoder().feed(log.packets())) == []
     else:
         assert "rolled back" in str(broken(log).value)
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+def test_a_table_that_came_by_a_rename_is_dumped_again_when_it_is_mended(step: int) -> None:
+    log = Log()
+    transaction(log, 1)
+    mended = "ALTER TABLE t DROP FOREIGN KEY c"
+    for gtid, text in enumerate((mended, "RENAME TABLE u TO t", "ALTER TABLE t ADD c int", mended), 50):
+        log.begin(gtid, statement=True)
+        log.query(text)
+    tables = Shop()
+    runs = portions(decoder(tables), log, step)
+    assert [(op, key) for name, op, _, _, key in told(runs) if name == "t"] == [
+        ("create", 1),
+        ("truncate", None),
+        ("truncate", None),
+    ]
+    replaced = [str(table) for run in runs for table in run.replaced]
+    assert replaced == ["shop.t", "shop.t"]
+    assert [d.table.name for d in tables.checked] == ["t"] * 4

@@ -165,3 +165,4 @@ def test_a_place_moves_on_in_the_terms_of_its_server() -> None:
     assert str(Place("0-1-7", seen="0-2-3").after(*arrays([("0-2", 8)]))) == "gtid=0-2-8 seen=0-1-7"
     assert str(Place("", A).after(*arrays([(A, 1), (A, 2)]))) == f"gtid={A}:1-2 server={A}"
     assert Place("0-1-7").after(*arrays([("", 0)])) == Place("0-1-7")
+    assert str(Place(f"{A}:1").after(*arrays([("+", 0), (f"+{C}", 4), (A, 2)]))) == f"gtid={A}:1-2,{C}:4"

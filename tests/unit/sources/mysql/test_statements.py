@@ -11,6 +11,7 @@ from dblog.errors import DecodeError
 from dblog.sources.mysql.statements import Definition, Statement, read_statement
 
 T = TableName("shop", "t")
+NEW = Definition(T, arrives=True)
 
 
 @pytest.mark.parametrize(
@@ -44,22 +45,25 @@ def test_definitions_are_told_from_changes(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "defined"),
     [
-        ("CREATE TABLE t (id int primary key)", [Definition(T)]),
-        ("create table other.t (engine int, `on delete cascade` int)", [Definition(TableName("other", "t"))]),
-        ("CREATE TABLE t (a int REFERENCES p (a) ON DELETE SET NULL)", [Definition(T, cascades=True)]),
-        ("CREATE TABLE IF NOT EXISTS t (a int) ENGINE = MyISAM", [Definition(T)]),
-        ("CREATE OR REPLACE TABLE t (a int) WITH SYSTEM VERSIONING", [Definition(T, versioned=True)]),
+        ("CREATE TABLE t (id int primary key)", [NEW]),
+        ("create table other.t (engine int, `on delete cascade` int)", [replace(NEW, table=TableName("other", "t"))]),
+        ("CREATE TABLE t (a int REFERENCES p (a) ON DELETE SET NULL)", [replace(NEW, cascades=True)]),
+        ("CREATE TABLE IF NOT EXISTS t (a int) ENGINE = MyISAM", [NEW]),
+        ("CREATE OR REPLACE TABLE t (a int) WITH SYSTEM VERSIONING", [replace(NEW, versioned=True)]),
         ("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p (a) ON UPDATE  CASCADE", [Definition(T, cascades=True)]),
         ("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p (a) ON DELETE RESTRICT", [Definition(T)]),
         ("ALTER TABLE t ADD c timestamp ON UPDATE CURRENT_TIMESTAMP", [Definition(T)]),
-        ("ALTER TABLE t COMMENT 'on delete cascade', ADD engine varchar(9)", [Definition(T)]),
+        ("ALTER TABLE t COMMENT 'on delete cascade, engine=MyISAM'", [Definition(T)]),
+        ("ALTER TABLE t ADD engine varchar(9)", [Definition(T, mends=True)]),
         ("ALTER TABLE t /* on delete cascade */ ADD c int", [Definition(T)]),
         ("ALTER TABLE t /*!100000 ADD SYSTEM VERSIONING */", [Definition(T, versioned=True)]),
-        ("ALTER TABLE t ENGINE=myisam", [Definition(T, engine="myisam")]),
-        ("alter table t add c int, engine 'Aria'", [Definition(T, engine="Aria")]),
-        ("ALTER TABLE t ENGINE = InnoDB", [Definition(T)]),
-        ("RENAME TABLE a TO t", [Definition(T)]),
-        ("ALTER TABLE a ENGINE = MEMORY, RENAME t", [Definition(T), Definition(T, engine="MEMORY")]),
+        ("ALTER TABLE t ENGINE=myisam", [Definition(T, engine="myisam", mends=True)]),
+        ("alter table t add c int, engine 'Aria'", [Definition(T, engine="Aria", mends=True)]),
+        ("ALTER TABLE t ENGINE = InnoDB", [Definition(T, mends=True)]),
+        ("ALTER TABLE t DROP FOREIGN KEY c", [Definition(T, mends=True)]),
+        ("ALTER TABLE t ADD c int, DROP CONSTRAINT IF EXISTS c", [Definition(T, mends=True)]),
+        ("RENAME TABLE a TO t", [NEW]),
+        ("ALTER TABLE a ENGINE = MEMORY, RENAME t", [replace(NEW, engine="MEMORY")]),
         ("DROP TABLE t", []),
     ],
 )

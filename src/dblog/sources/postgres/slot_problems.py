@@ -1,0 +1,57 @@
+"""What is wrong with the replication slot of a pipeline, and the SQL that creates or drops it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dblog.sources.postgres.connect import literal
+from dblog.sources.problems import Problem
+
+
+def slot_sql(slot: str) -> str:
+    return f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput');"
+
+
+def _drop_sql(slot: str) -> str:
+    return f"SELECT pg_drop_replication_slot({literal(slot)});  -- then start anew, with a new checkpoint"
+
+
+def slot_problems(
+    name: str, slot: Any, *, fresh: bool, database: str, reader: tuple[str | None, str | None], lost: Sequence[str]
+) -> Iterator[Problem]:
+    """What is wrong with a slot (a row of `pg_replication_slots`, or None). A `fresh` pipeline may create it. `reader`
+    is the application and the client of the session that reads it; `lost` says why changes may be missing from it."""
+    if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
+        yield Problem(f"{name!r} is not a name for a slot", "use up to 63 lower case letters, digits, underscores")
+    elif slot is None and fresh:
+        yield Problem(f"slot {name!r} does not exist", slot_sql(name), fatal=False, creatable=True)
+    elif slot is None:
+        fix = "start anew, with a new checkpoint and a full dump: the log since the checkpoint is gone"
+        yield Problem(f"slot {name!r} does not exist, but a checkpoint relies on it", fix, lost=True)
+    if slot is None:
+        return
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput" or slot.temporary:
+        kind = f"{'temporary ' if slot.temporary else ''}{slot.slot_type}, plugin {slot.plugin!r}"
+        yield Problem(f"slot {name!r} is {kind}, not a permanent one of pgoutput", "choose another slot name")
+        lost = ()  # it is somebody else's: not ours to drop
+    elif slot.database != database:
+        yield Problem(f"slot {name!r} belongs to database {slot.database!r}", "choose another slot name")
+        lost = ()
+    if slot.wal_status == "unreserved":
+        what = f"slot {name!r} is about to be lost: the next checkpoint may remove log that it needs"
+        fix = "ALTER SYSTEM SET max_slot_wal_keep_size = -1;\nSELECT pg_reload_conf();"
+        yield Problem(what, fix, fatal=False)
+    if slot.active:
+        pid = slot.active_pid
+        app, client = reader
+        holder = f"pid {pid} (application {app or 'unknown'!r}, client {client or 'unknown'})"
+        fix = f"stop it, or: SELECT pg_terminate_backend({pid});"
+        yield Problem(f"slot {name!r} is read by {holder}", fix, passing=True)
+    gone = f" ({slot.why})" if slot.why else ""
+    removed = [f"slot {name!r} is lost{gone}: log that it needs was removed"]
+    fix = _drop_sql(name)
+    for what in (*(removed if slot.why or slot.wal_status == "lost" else ()), *lost):
+        yield Problem(what, fix, lost=not fresh)
+        fix = "drop the slot, as above"
