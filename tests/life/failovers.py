@@ -56,6 +56,15 @@ def fail_over_with_a_loss(life: Life, dice: Dice) -> None:
 
 def fail_over_with_errant_transactions(life: Life, dice: Dice) -> None:
     """Transactions that were made on the replica alone, in front of delivered ones in its log."""
+    _fail_over_with_errant(life, dice)
+
+
+def fail_over_with_an_errant_domain(life: Life, dice: Dice) -> None:
+    """The same, in a GTID domain that the primary does not have."""
+    _fail_over_with_errant(life, dice, domain=99)
+
+
+def _fail_over_with_errant(life: Life, dice: Dice, *, domain: int | None = None) -> None:
     replica = _replica(life)
     table = life.world.tables["a"]
 
@@ -70,7 +79,7 @@ def fail_over_with_errant_transactions(life: Life, dice: Dice) -> None:
         primary, rows = life.world.database, dict(table.rows)
         life.world.database = replica
         keys = sorted(rows)[: dice.randint(1, 6)]
-        session = Session(life.world, errant=True)
+        session = Session(life.world, domain=domain)
 
         life.world.write(session, set(), lambda tx: update_some(tx, keys))
         session.close()

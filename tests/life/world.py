@@ -357,9 +357,9 @@ class Undo(Exception):
 class Session:
     """A connection of a writer. It is opened when it is needed."""
 
-    def __init__(self, world: World, *, waits: bool = False, errant: bool = False) -> None:
-        """`errant`: with a replica, of which it makes a diverging one."""
-        self._world, self._waits, self._errant = world, waits, errant
+    def __init__(self, world: World, *, waits: bool = False, domain: int | None = None) -> None:
+        """`domain`: the GTID domain of its transactions, on MariaDB."""
+        self._world, self._waits, self._domain = world, waits, domain
         self._session: Any = None
         self._server = world.server
 
@@ -392,8 +392,8 @@ class Session:
         self.close()
         self._server = self._world.server
         self._session = self._world.session(waits=self._waits)
-        if self._errant and "mariadb" in self._world.database.url.partition(":")[0]:
-            self._session.cursor().execute("set session gtid_domain_id = 99")
+        if self._domain is not None:
+            self._session.cursor().execute(f"set session gtid_domain_id = {self._domain}")
 
     def close(self) -> None:
         if self._session is not None:
