@@ -354,8 +354,9 @@ def check_dump(
     keys: Iterable[Key] | None = None,
 ) -> list[Violation]:
     """A completed dump has delivered each row that it was asked for and that nobody touched while it ran: everything
-    up to version `asked` was committed when it began, and nothing above `ended` when it was over."""
-    rows = {e.key for e in events if e.dump == dump and e.table == table and e.op == "read"}
+    up to version `asked` was committed when it began, and nothing above `ended` when it was over. `events` are those
+    that were delivered since it was asked for: a row may also come with another dump that reads the table anyway."""
+    rows = {e.key for e in events if e.table == table and e.op == "read"}
     wanted = None if keys is None else set(keys)
     found = []
     histories = _by_key(sorted((e for e in entries if e.table == table), key=lambda e: e.version))

@@ -20,6 +20,7 @@ def ask(life: Life, tables: Iterable[str], **request: object) -> None:
             dump.id,
             tables,
             settled,
+            life.stream.recording.count,
             None if not keys else tuple(tuple(map(str, k)) for k in keys),  # type: ignore[attr-defined]
             some=bool(request.get("where")),
         )

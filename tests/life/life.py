@@ -45,6 +45,8 @@ class Asked:
     id: str
     tables: tuple[str, ...]
     settled: int
+    since: int
+    """How many events had been delivered."""
     keys: tuple[tuple[str, ...], ...] | None = None
     some: bool = False
     """Only the rows under a condition."""
@@ -283,7 +285,7 @@ class Life:
         found = [*recording.violations, *found, *check_state(applied(events), source, whole=whole)]
         for asked in epoch.asked:
             if not asked.done:
-                found += self._check_asked(asked, ledger, since, reached)
+                found += self._check_asked(asked, ledger, delivered[asked.since :], reached)
         self.say(
             f"         settled: {reached} versions, {len(events)} events in {len(recording.batches)} batches "
             f"({recording.repeated} repeated), {len(source)} rows"
