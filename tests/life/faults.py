@@ -124,7 +124,6 @@ def refuse_connections(life: Life, dice: Dice) -> None:
 
 
 def end_all_sessions(life: Life, dice: Dice) -> None:
-
     def end() -> None:
         with suppress(*GONE, pymysql.err.Error):  # a session may have ended by itself, or be our own
             life.database.end_sessions()

@@ -8,14 +8,16 @@ this process does.
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psycopg2.errors
 
 from dblog.state import open_store
 from dblog.state.pipeline import Pipeline
@@ -23,7 +25,7 @@ from dblog.state.requests import State, Wish
 from tests.conftest import MYSQL_INSTALLS, SERVERS, SETTINGS, QuickPostgres, mysql_server_of
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 from tests.life.checker import Entry, Event, Key, Row, Violation, applied, check, check_dump, check_state
-from tests.life.stream import Crashed, Killed, Stopped, Stream
+from tests.life.stream import Stopped, Stream
 from tests.life.world import LEDGER, Session, Table, World
 from tests.life.writers import Dice, Group
 from tests.proxy import Proxy
@@ -59,6 +61,8 @@ class Epoch:
 
     stream: Stream
     floor: int
+    server: int
+    """Of the servers that took over from each other, the one it began with."""
     ceiling: int = 0
     asked: list[Asked] = field(default_factory=list)
     defined: set[str] = field(default_factory=set)
@@ -210,7 +214,7 @@ class Life:
             state=f"{spool}.state",
             **self.settings,
         )
-        self.epochs.append(Epoch(stream, self.world.settled))
+        self.epochs.append(Epoch(stream, self.world.settled, self.world.server))
         while not stream.offsets:
             stream.plan()
         self.epoch.ceiling = self.world.reached
@@ -221,7 +225,7 @@ class Life:
         while self.database.execute(f"select 1 {found}"):
             assert time.monotonic() < deadline, "the slot does not become free"
             self.database.execute(f"select pg_terminate_backend(active_pid) {found} and active")
-            with _suppress_in_use():
+            with suppress(psycopg2.errors.ObjectInUse):
                 self.database.execute(f"select pg_drop_replication_slot(slot_name) {found} and not active")
 
     @property
@@ -269,20 +273,11 @@ class Life:
     def compare(self, *, whole: bool) -> None:
         """Compare what was delivered since the last comparison with the ledger, and the state with the source."""
         epoch, recording = self.epoch, self.stream.recording
-        reached, source = self.world.reached, self.world.state()
         delivered = recording.events
         events = [event for event in delivered if event.table in self.world.tables]
-        since = [event for event in delivered[epoch.compared :] if event.table in self.world.tables]
-        first = epoch.state is None
-        ledger = self.world.ledger(0 if first else epoch.floor)
-        ledger += [
-            Entry(int(row["version"] or 0), 0, table, "create", key, row)
-            for (table, key), row in (epoch.state or {}).items()
-        ]
-        ledger = [entry for entry in ledger if entry.table in self.world.tables]
-        ceiling = epoch.ceiling if first else epoch.floor
-        found = check(ledger, since, floor=epoch.floor, ceiling=ceiling, loose=epoch.loose, delivered=not first)
-        found = [*recording.violations, *found, *check_state(applied(events), source, whole=whole)]
+        ledger, found = self._compared(complete=True)
+        reached, source = self.world.reached, self.world.state()
+        found += check_state(applied(events), source, whole=whole)
         for asked in epoch.asked:
             if not asked.done:
                 found += self._check_asked(asked, ledger, delivered[asked.since :], reached)
@@ -297,6 +292,20 @@ class Life:
         epoch.loose.clear()
         epoch.defined.clear()
         self.mend()
+
+    def _compared(self, *, complete: bool) -> tuple[list[Entry], list[Violation]]:
+        """The ledger since the last comparison, and what is wrong with the events since then."""
+        epoch, recording, first = self.epoch, self.stream.recording, self.epoch.state is None
+        ledger = self.world.ledger(0 if first else epoch.floor)
+        ledger += [
+            Entry(int(row["version"] or 0), 0, table, "create", key, row)
+            for (table, key), row in (epoch.state or {}).items()
+        ]
+        ledger = [entry for entry in ledger if entry.table in self.world.tables]
+        since = [event for event in recording.events[epoch.compared :] if event.table in self.world.tables]
+        bounds = {"floor": epoch.floor, "ceiling": epoch.ceiling if first else epoch.floor}
+        found = check(ledger, since, **bounds, loose=epoch.loose, delivered=not first, complete=complete)
+        return ledger, [*recording.violations, *found]
 
     def _state(self, asked: Asked) -> State:
         return self.pipeline.dump(asked.id).state
@@ -334,11 +343,16 @@ class Life:
             raise Failure(f"the stream stopped: {error}")
         self.say(f"         stopped, as {self.allowed[error.kind]} allows: {error}")
         self.stops += 1
-        self.mend()
-        if error.kind == "SchemaChanged":
-            return  # a restart is all that it needs
         with self.writers.paused():
-            self.new_epoch()
+            if (
+                self.epoch.server == self.world.server
+            ):  # else some of what it has delivered is not in the ledger any more
+                _, found = self._compared(complete=False)
+                if found:
+                    raise Failure("before the stream stopped:\n" + "\n".join(map(str, found[:4])))
+            self.mend()
+            if error.kind != "SchemaChanged":  # for which a restart is enough
+                self.new_epoch()
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -359,20 +373,3 @@ class Life:
         if self.replica is not None:
             self.replica.server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _suppress_in_use():  # type: ignore[no-untyped-def]
-    from contextlib import suppress
-
-    import psycopg2.errors
-
-    return suppress(psycopg2.errors.ObjectInUse)
-
-
-def freeze(pid: int, stop: bool) -> None:
-    import os
-
-    os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
-
-
-__all__ = ["Asked", "Crashed", "Failure", "Killed", "Life", "freeze"]
