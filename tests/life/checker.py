@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Key = tuple[str, ...]
@@ -317,11 +317,18 @@ def _whole(matched: Iterable[tuple[Entry, Event]]) -> list[Violation]:
     return found[:5]
 
 
-def check_attempts(first: Sequence[Event], again: Sequence[Event], *, staged_lost: bool = False) -> list[Violation]:
-    """A batch that is delivered again is the same batch. Where the staged rows of a dump were lost in between it may
-    have fewer dump rows, and large values that only those had: they are read again later."""
+def check_attempts(
+    first: Sequence[Event], again: Sequence[Event], *, staged_lost: bool = False, moved: bool = False
+) -> list[Violation]:
+    """A batch that is delivered again is the same batch.
+
+    Where the spool was lost in between (`staged_lost`) it may have fewer dump rows, and lack large values that only
+    those had: they are read again later. Where another server took over as well (`moved`), its rows may have other
+    positions."""
     if list(first) == list(again):
         return []
+    if staged_lost and moved:
+        first, again = ([replace(e, at=(0, 0)) for e in sorted(es, key=_identity)] for es in (first, again))
     if staged_lost:
         rows = {(e.table, e.key, e.at) for e in again}
         kept = [e for e in first if e.op != "read" or (e.table, e.key, e.at) in rows]
@@ -333,6 +340,10 @@ def check_attempts(first: Sequence[Event], again: Sequence[Event], *, staged_los
     shown = pairs or [("", str(e)) for e in again[len(first) :][:3]] or [(str(e), "") for e in first[len(again) :][:3]]
     table = (first or again)[0].table
     return [Violation(what, table, None, tuple(a for a, _ in shown), tuple(b for _, b in shown))]
+
+
+def _identity(event: Event) -> tuple[str, str, str, int]:
+    return event.table, str(event.key), event.op, event.version
 
 
 def _nearly(one: Event, other: Event) -> bool:

@@ -154,6 +154,7 @@ class Life:
         """Another server has the address from now on."""
         self.database = self.world.database = database
         self.world.server += 1
+        self.stream.recording.moved = True
         self.proxy._server, self.proxy._target = database.server, ("127.0.0.1", database.server.port)
         self.proxy.cut()
 

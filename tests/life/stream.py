@@ -45,14 +45,17 @@ class Recording:
     violations: list[Violation] = field(default_factory=list)
     repeated: int = 0
     staged_lost: bool = False
-    """The rows that a dump has staged were lost since the last batch was finished."""
+    """The spool was lost since the last batch was finished."""
+    moved: bool = False
+    """Another server took over since the last batch was finished."""
 
     def deliver(self, batch: int, events: Sequence[Event]) -> None:
         events = tuple(replace(e, batch=batch) for e in events)
         if batch < len(self.batches):
             assert batch == len(self.batches) - 1
             self.repeated += 1
-            self.violations += check_attempts(self.batches[batch], events, staged_lost=self.staged_lost)
+            lost = {"staged_lost": self.staged_lost, "moved": self.moved}
+            self.violations += check_attempts(self.batches[batch], events, **lost)
             self.batches[batch] = events
         else:
             self.batches.append(events)
@@ -153,7 +156,7 @@ class Stream:
         for event in self.recording.batches[self.done]:
             if event.table == "fence":
                 self.seen = max(self.seen, event.version)
-        self.recording.staged_lost = False
+        self.recording.staged_lost = self.recording.moved = False
         self.done += 1
 
     def step(self, **options: Any) -> bool:

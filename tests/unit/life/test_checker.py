@@ -192,6 +192,12 @@ def test_attempts_of_a_batch_must_be_the_same() -> None:
     assert check_attempts(GOOD[:2], [GOOD[0], replace(GOOD[1], at=(1, 1))])
     assert not check_attempts(GOOD[:3], GOOD[:2], staged_lost=True)
     assert check_attempts(GOOD[:3], [GOOD[0], GOOD[2]], staged_lost=True), "the log is never lost"
+    elsewhere = [replace(event, at=(event.at[0] + 1, 0)) for event in GOOD[:2]]
+    assert check_attempts(GOOD[:2], elsewhere)
+    assert check_attempts(GOOD[:2], elsewhere, staged_lost=True)
+    assert check_attempts(GOOD[:2], elsewhere, moved=True)
+    assert not check_attempts(GOOD[:2], elsewhere, staged_lost=True, moved=True)
+    assert check_attempts(GOOD[:2], elsewhere[:1], staged_lost=True, moved=True), "the log is never lost"
 
 
 def test_a_dump_that_leaves_out_a_row_is_caught() -> None:
