@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ from tests.life import dumps
 from tests.life.life import Life
 from tests.life.stream import Killed
 from tests.life.world import GONE, Session
-from tests.life.writers import Dice, write
+from tests.life.writers import Dice, single, write
 
 # -- batches and transactions -------------------------------------------------------------------------------
 
@@ -153,10 +154,18 @@ def stick_commits(life: Life, dice: Dice) -> None:
     """For a while commits are in the log and nobody sees them: they wait for a standby or a replica that is away."""
     hold, release = _sticking(life)
     hold()
-    stuck = [threading.Thread(target=_write_once, args=(life, dice.random()), daemon=True) for _ in range(3)]
+    tables = dice.choices(["a", "b", "f"], k=4)
+    stuck = [threading.Thread(target=_write_once, args=(life, dice.random(), t), daemon=True) for t in tables]
     for thread in stuck:
         thread.start()
-    life.later(dice.uniform(0.8, 1.8), release)
+    if life.on_postgres:  # the stream itself commits without waiting
+        waiting = "select 1 from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()"
+        deadline = time.monotonic() + 3  # a transaction may wait for the key of another one that is stuck
+        while len(life.database.execute(waiting)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        life.later(4.0, release)
+    else:
+        life.later(dice.uniform(0.8, 1.8), release)
     if dice.random() < 0.7:
         dumps.ask(life, ["a", "b", "f"])
     for _ in range(dice.randint(4, 10)):
@@ -164,16 +173,19 @@ def stick_commits(life: Life, dice: Dice) -> None:
     if dice.random() < 0.3:
         life.stream.kill()
         life.stream.step()
-    life.wait()
+    life.hurry()
+    release()
     for thread in stuck:
         thread.join(60)
         assert not thread.is_alive(), "a transaction does not come to an end"
 
 
-def _write_once(life: Life, seed: float) -> None:
-    session = Session(life.world, waits=True)
+def _write_once(life: Life, seed: float, table: str) -> None:
+    session, dice = Session(life.world, waits=True), Dice(seed).prepare(life.world)
+    dice.table = table
     try:
-        write(life.world, session, Dice(seed))
+        act = single(dice)
+        life.world.write(session, dice.keys, act)
     except BaseException as error:
         life.world.failed.append(error)
     session.close()

@@ -245,6 +245,11 @@ class Life:
         while self.timers:
             self.timers.pop().join()
 
+    def hurry(self) -> None:
+        """Forget what was to be done later."""
+        while self.timers:
+            self.timers.pop().cancel()
+
     # -- the truth ------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
