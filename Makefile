@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test thorough oldest lakes demo example bench clean
+.PHONY: help install format lint types unit check test thorough oldest chaos lakes demo example bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -51,6 +51,9 @@ thorough: ## The same, on the second server of a kind too, and with the oldest d
 
 oldest: $(INSTALLED) ## Test with the oldest allowed release of every dependency (optional)
 	$(WITH_JAVA) scripts/oldest.sh $(VENV)
+
+chaos: $(INSTALLED) ## Live random lives against a ledger: SEED=7 MINUTES=5 SERVER=pg18 (optional)
+	$(BIN)/python -m tests.life $(if $(SERVER),--server $(SERVER)) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),5)
 
 lakes: $(INSTALLED) ## Test Delta, Iceberg and Declarative Pipelines, on the PySpark that each is built for (optional)
 	$(WITH_JAVA) scripts/lakes.sh $(VENV)
