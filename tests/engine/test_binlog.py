@@ -29,6 +29,18 @@ def test_a_log_that_goes_on_in_another_file_is_followed(table: OnMySQL, query: M
     assert stream.history.ops(5) == ["update"] * 4
 
 
+def test_rows_before_and_after_a_truncate_that_are_read_together_stay_in_order(
+    table: OnMySQL, query: MakeQuery
+) -> None:
+    stream = query(tables="t", key=("_table", "id"))
+    stream.catch_up()
+    before = len(stream.history.events)
+    stream.stop()
+    table.execute("update t set n = 1 where id = 7", "truncate table t", "insert into t values (5, 5)")
+    stream.catch_up()
+    assert [e["_op"] for e in stream.history.events[before:]] == ["update", "truncate", "create"]
+
+
 def test_what_the_server_notes_for_itself_is_not_waited_for_in_vain(table: OnMySQL, query: MakeQuery) -> None:
     """MariaDB notes in a new file, up to a second later and behind whatever was committed meanwhile, how far back a
     recovery would have to go."""

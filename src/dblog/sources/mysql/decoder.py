@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from dblog.sources.mysql.gtid import AHEAD, Delivered, Names
 from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
-from dblog.sources.mysql.statements import Statement, read_control, read_statement
+from dblog.sources.mysql.statements import Statement, read_control, read_statement, statement_text
 from dblog.sources.mysql.transactions import committed_at, names
 from dblog.sources.mysql.xa import PreparedTransactions
 
@@ -200,7 +201,7 @@ class Decoder:
                 touched = self._touched(events, transaction, number)
                 self._prepared.prepare(body, touched, passed=bool(passed[number]))
                 continue
-            text, schema = _statement(body)
+            text, schema = statement_text(body)
             if passed[number]:
                 statement = read_control(text) or Statement()
             else:
@@ -336,15 +337,6 @@ def _check_origins(feed: _Feed, changes: Ints) -> None:
             )
 
 
-def _statement(body: bytes) -> tuple[str, str]:
-    """The statement of a QUERY event, and the database it was run in. In front of them: session, duration, length of
-    the database's name, error, length of the status."""
-    schema = body[8]
-    at = 13 + int.from_bytes(body[11:13], "little")
-    name, text = body[at : at + schema], body[at + schema + 1 :]
-    return text.decode(errors="replace"), name.decode(errors="replace")
-
-
 def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str]]:
     """The `token` of watermarks' new rows, by number of transaction."""
     if "token" not in batch.schema.names:
@@ -391,9 +383,11 @@ def _cut(
     for end, run in cuts:
         changes = []
         for schema, batch, event in batches:
+            # cut where a table is emptied: what comes before that, and what comes after it, stays so
             low, high = np.searchsorted(event, [begin, end])
-            if high > low:
-                changes.append((int(event[low]), schema, batch[int(low) : int(high)]))
+            emptied = np.clip(np.searchsorted(event, [number for number, _, _ in feed.stated]), low, high)
+            for first, last in pairwise(sorted({int(low), *emptied.tolist(), int(high)})):
+                changes.append((int(event[first]), schema, batch[first:last]))
         in_order = tuple(change[1:] for change in sorted(changes, key=lambda change: change[0]))
         yield replace(run, changes=in_order, replaced=tuple(t for number, t in replaced if begin <= number < end))
         begin = end

@@ -248,3 +248,12 @@ def _unquoted(name: str | None) -> str:
     if not name or name[0] not in '`"':
         return name or ""
     return name[1:-1].replace(name[0] * 2, name[0])
+
+
+def statement_text(body: bytes) -> tuple[str, str]:
+    """The statement of a QUERY event, and the database it was run in. In front of them: session, duration, length of
+    the database's name, error, length of the status."""
+    schema = body[8]
+    at = 13 + int.from_bytes(body[11:13], "little")
+    name, text = body[at : at + schema], body[at + schema + 1 :]
+    return text.decode(errors="replace"), name.decode(errors="replace")
