@@ -50,6 +50,8 @@ def cluster(request: pytest.FixtureRequest, clusters: dict[str, Cluster]) -> Clu
 
 
 _NUMBERS = count()
+_DOMAINS = count(100)
+"""GTID domains that no other test uses."""
 
 
 @pytest.fixture
@@ -118,6 +120,63 @@ def test_what_the_replica_wrote_last_is_delivered(cluster: Cluster, stream: Quer
 
 
 @pytest.mark.parametrize("cluster", MARIADB, indirect=True)
+@pytest.mark.parametrize("domain", ["new", "known", "written by the replica before"])
+def test_a_change_of_another_domain_that_only_the_replica_had_does_not_replace_a_later_one(
+    cluster: Cluster, stream: Query, domain: str
+) -> None:
+    other = next(_DOMAINS)
+    if domain == "written by the replica before":
+        in_domain(cluster, other, "update t set n = 1 where id = 9")
+        stream.given["url"] = cluster.promote().url
+    if domain != "new":
+        in_domain(cluster, other, "update t set n = 2 where id = 9")
+    errant = "update t set n = -1 where id = 5"
+    written_to_replica(cluster, stream, f"set session gtid_domain_id = {other}", errant)
+    assert cluster.replica.execute("select n from t where id = 5") == [(7,)]
+    second = cluster.promote()
+    stream.restart(url=second.url)
+    with pytest.raises(PositionLost, match="has changed captured tables before") as caught:
+        stream.until(lambda: False)
+    assert f"{other}-{name_of(second)}-" in caught.value.message
+    assert [row["n"] for row in stream.history.of(5)] == [0, 7]
+
+
+@pytest.mark.parametrize("cluster", MARIADB, indirect=True)
+@pytest.mark.parametrize("domain", ["new", "known"])
+def test_what_the_replica_did_to_other_tables_in_another_domain_does_not_matter(
+    cluster: Cluster, stream: Query, domain: str
+) -> None:
+    other = next(_DOMAINS)
+    if domain == "known":
+        in_domain(cluster, other, "update t set n = 2 where id = 9")
+    statements = (f"set session gtid_domain_id = {other}", "insert into other values (1)", "create table more (id int)")
+    written_to_replica(cluster, stream, *statements)
+    second = cluster.promote()
+    stream.restart(url=second.url)
+    second.execute("update t set n = 8 where id = 6")
+    check(stream, second)
+    stream.restart()  # by the position, whose GTIDs must be those that the server names
+    second.execute(f"set session gtid_domain_id = {other}", "update t set n = 9 where id = 6")
+    check(stream, second)
+    first = cluster.promote()  # which now has what the replica did, in another place
+    stream.restart(url=first.url)
+    first.execute("update t set n = 10 where id = 6")
+    check(stream, first)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 7]
+    assert [row["n"] for row in stream.history.of(6)] == [0, 8, 9, 10]
+
+
+@pytest.mark.parametrize("cluster", MARIADB[:1], indirect=True)
+def test_what_the_replica_wrote_last_in_another_domain_is_delivered(cluster: Cluster, stream: Query) -> None:
+    written_to_replica(cluster, stream, "select 1")
+    cluster.replica.execute(f"set session gtid_domain_id = {next(_DOMAINS)}", "update t set n = -1 where id = 5")
+    second = cluster.promote()
+    stream.restart(url=second.url)
+    check(stream, second)
+    assert [row["n"] for row in stream.history.of(5)] == [0, 7, -1]
+
+
+@pytest.mark.parametrize("cluster", MARIADB, indirect=True)
 @pytest.mark.parametrize("spool", ["kept", "lost"])
 def test_a_batch_of_several_domains_is_the_same_set_in_another_order(
     cluster: Cluster, stream: Query, spool: str
@@ -151,15 +210,21 @@ def test_a_batch_of_several_domains_is_the_same_set_in_another_order(
 
 
 @pytest.mark.parametrize("cluster", MARIADB[:1], indirect=True)
+@pytest.mark.parametrize("domain", ["new", "known", "of another server"])
 def test_what_is_new_in_one_domain_may_lie_in_front_of_what_was_delivered_of_another(
-    cluster: Cluster, stream: Query
+    cluster: Cluster, stream: Query, domain: str
 ) -> None:
+    other = next(_DOMAINS)
+    if domain != "new":
+        in_domain(cluster, other, "update t set n = 1 where id = 9")
+    if domain == "of another server":
+        stream.given["url"] = cluster.promote().url
     stream.dump()
     with second_domain_first(cluster):
         in_domain(cluster, 0, "update t set n = 1 where id = 5")
         stream.catch_up()
         stream.stop()
-        in_domain(cluster, 1, "update t set n = 1 where id = 6")
+        in_domain(cluster, other, "update t set n = 1 where id = 6")
         wait_for(lambda: cluster.replica.execute("select n from t where id = 6") == [(1,)])
     second = cluster.promote()
     stream.restart(url=second.url)

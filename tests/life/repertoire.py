@@ -72,7 +72,7 @@ REPERTOIRE = (
     Step(failovers.fail_over, 1, BINLOG),
     Step(failovers.fail_over_with_a_loss, 1, BINLOG, LOST),
     Step(failovers.fail_over_with_errant_transactions, 1, BINLOG, LOST),
-    Step(failovers.fail_over_with_an_errant_domain, 1, MARIADB, LOST, on=False),
+    Step(failovers.fail_over_with_an_errant_domain, 1, MARIADB, LOST),
     Step(failovers.use_several_domains, 1, MARIADB),
     # dumps
     Step(dumps.dump_all_tables, 4),

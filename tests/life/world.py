@@ -266,7 +266,7 @@ class World:
             while True:
                 tx = Transaction(self, session)
                 try:
-                    if self.domains:
+                    if self.domains and session.domain is None:
                         session.execute(
                             f"set session gtid_domain_id = {max([self.group(t) for t, _ in keys], default=0)}"
                         )
@@ -359,7 +359,7 @@ class Session:
 
     def __init__(self, world: World, *, waits: bool = False, domain: int | None = None) -> None:
         """`domain`: the GTID domain of its transactions, on MariaDB."""
-        self._world, self._waits, self._domain = world, waits, domain
+        self._world, self._waits, self.domain = world, waits, domain
         self._session: Any = None
         self._server = world.server
 
@@ -392,8 +392,8 @@ class Session:
         self.close()
         self._server = self._world.server
         self._session = self._world.session(waits=self._waits)
-        if self._domain is not None:
-            self._session.cursor().execute(f"set session gtid_domain_id = {self._domain}")
+        if self.domain is not None:
+            self._session.cursor().execute(f"set session gtid_domain_id = {self.domain}")
 
     def close(self) -> None:
         if self._session is not None:

@@ -29,7 +29,7 @@ from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
 from dblog.sources.mysql.events import BEGINS, KNOWN, Events, Type, unknown
 from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.gtid import AHEAD, Delivered, Names
+from dblog.sources.mysql.gtid import AHEAD, Delivered, Names, unmarked
 from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
@@ -174,8 +174,8 @@ class Decoder:
         origin, xid = names(events, opened)
         delivered = xid < 0
         if self._delivered is not None:
-            delivered, ahead = self._delivered(origin, xid)
-            origin[ahead] = AHEAD + origin[ahead]
+            delivered, marks = self._delivered(origin, xid)
+            origin = marks + origin
         delivered = np.append(carried.delivered, delivered)
         passed = delivered[transaction]
         query = kind == Type.query
@@ -327,7 +327,7 @@ def _check_origins(feed: _Feed, changes: Ints) -> None:
     was delivered: whether its rows are still there, nobody can tell."""
     for number in np.unique(feed.transaction[changes]).tolist():
         if feed.origin[number].startswith(AHEAD):
-            who = feed.origin[number].removeprefix(AHEAD)
+            who = unmarked(feed.origin[number])
             gtid = f"{who}{'-' if who.count('-') == 1 else ':'}{feed.xid[number]}" if who else "without a GTID"
             raise PositionLost(
                 f"transaction {gtid} of this server has changed captured tables before transactions that were "

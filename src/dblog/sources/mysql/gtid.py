@@ -29,6 +29,8 @@ DIVERGED = (
 )
 AHEAD = "+"
 """How the origin of a transaction begins that lies in front of delivered ones and was not delivered."""
+AHEAD_OF_OTHERS = "++"
+"""MariaDB: the same, if the delivered ones are of other domains only. In its own domain it comes after them."""
 
 
 class Gtids(Protocol):
@@ -56,8 +58,9 @@ class Gtids(Protocol):
         """The place after some more transactions, in the order of the log. Those without an origin do not count."""
         ...
 
-    def delivered(self, first: Self | None = None) -> Delivered:
-        """Tells what was delivered up to here, in a log that begins with what comes after `first`."""
+    def delivered(self, first: Self | None = None, server: str = "") -> Delivered:
+        """Tells what was delivered up to here, read from the log of `server`, in a log that begins with what comes
+        after `first`."""
         ...
 
 
@@ -69,9 +72,9 @@ class Delivered(Protocol):
         """Whether the log has not yet shown all transactions before the place."""
         ...
 
-    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Mask]:
-        """Of the next transactions, which were delivered, and which were not although they are in front of some that
-        were."""
+    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Names]:
+        """Of the next transactions, which were delivered, and a mark (`AHEAD`, `AHEAD_OF_OTHERS`) for each that was not
+        although it is in front of some that were, and was not on the server that they came from."""
         ...
 
 
@@ -86,9 +89,9 @@ class Between:
     def awaits(self) -> bool:
         return self.end.awaits
 
-    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Mask]:
+    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Names]:
         before, upto = self.start(origins, numbers)[0], self.end(origins, numbers)[0]
-        return before | ~upto, np.zeros(len(numbers), np.bool_)
+        return before | ~upto, np.full(len(numbers), "", np.object_)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class GtidSet:
     def after(self, origins: Names, numbers: Ints) -> GtidSet:
         ranges = dict(self.ranges)
         for named in set(origins.tolist()) - {"", AHEAD}:
-            origin, new = named.removeprefix(AHEAD), numbers[origins == named]
+            origin, new = unmarked(named), numbers[origins == named]
             ranges[origin] = _merged(np.concatenate([ranges.get(origin, np.empty((0, 2), np.int64)), _pairs(new)]))
         return GtidSet(ranges)
 
@@ -151,7 +154,7 @@ class GtidSet:
         ranges = self.ranges.get(origin)
         return 0 if ranges is None else int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
-    def delivered(self, first: GtidSet | None = None) -> Delivered:
+    def delivered(self, first: GtidSet | None = None, server: str = "") -> Delivered:
         """Without `first` the log is one whose positions were counted: it is not waited for anything."""
         return _SetDelivered(self, first or self)
 
@@ -167,7 +170,7 @@ class _SetDelivered:
     def awaits(self) -> bool:
         return any(self._left.values())
 
-    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Mask]:
+    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Names]:
         delivered = self._gtids.has(origins, numbers)
         ahead = np.zeros(len(numbers), np.bool_)
         if self.awaits:
@@ -180,7 +183,7 @@ class _SetDelivered:
                 awaited = any(left for origin, left in self._left.items() if _server(origin) != server)
                 reach = len(numbers) if awaited else int(others[-1]) if len(others) else 0
                 ahead[:reach] |= (servers == server)[:reach] & ~delivered[:reach]
-        return delivered, ahead
+        return delivered, np.where(ahead, AHEAD, "").astype(np.object_)
 
 
 def _server(origin: str) -> str:
@@ -253,36 +256,46 @@ class GtidPosition:
     def after(self, origins: Names, numbers: Ints) -> GtidPosition:
         last, last_of = dict(self.last), dict(self.last_of)
         for named, at in _last_of_each(origins):
-            origin = named.removeprefix(AHEAD)
+            origin = unmarked(named)
             last_of[origin] = max(int(numbers[at]), last_of.get(origin, 0))
-            if named == origin:
+            if named != AHEAD + origin:
                 domain, _, server = origin.partition("-")
                 last[domain] = server, int(numbers[at])
         return GtidPosition(last, last_of)
 
-    def delivered(self, first: GtidPosition | None = None) -> Delivered:
-        return _PositionDelivered(self, {} if first is None else first.last)
+    def delivered(self, first: GtidPosition | None = None, server: str = "") -> Delivered:
+        return _PositionDelivered(self, {} if first is None else first.last, server)
 
 
 class _PositionDelivered:
-    """Waits, in each domain, for the last transaction that was delivered."""
+    """Waits, in each domain, for the last transaction that was delivered.
 
-    def __init__(self, gtids: GtidPosition, passed: Mapping[str, tuple[str, int]]) -> None:
-        self._gtids = gtids
+    Domains do not depend on each other, so a new transaction of one domain may lie in front of delivered ones of
+    another. It is accepted there from two servers: the one that the stream was read from, and the one that wrote the
+    last delivered transaction of its domain. From any other server it gets a mark, because the server that the stream
+    was read from may never have had it.
+    """
+
+    def __init__(self, gtids: GtidPosition, passed: Mapping[str, tuple[str, int]], server: str) -> None:
+        self._gtids, self._server = gtids, server
         self._awaited = {domain: last for domain, last in gtids.last.items() if passed.get(domain) != last}
 
     @property
     def awaits(self) -> bool:
         return bool(self._awaited)
 
-    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Mask]:
-        delivered, ahead = np.zeros((2, len(numbers)), np.bool_)
+    def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Names]:
+        delivered, marks = np.zeros(len(numbers), np.bool_), np.full(len(numbers), "", np.object_)
         if not self._awaited:
-            return delivered, ahead
+            return delivered, marks
         for at, (origin, number) in enumerate(zip(origins.tolist(), numbers.tolist(), strict=True)):
+            if not self._awaited:
+                break
             domain, _, server = origin.partition("-")
             last = self._awaited.get(domain)
             if last is None:
+                if server not in (self._server, self._gtids.last.get(domain, ("",))[0]):
+                    marks[at] = AHEAD_OF_OTHERS
                 continue
             if server == last[0] and number > last[1]:
                 raise PositionLost(
@@ -290,10 +303,15 @@ class _PositionDelivered:
                     hint=DIVERGED,
                 )
             known = self._gtids.has(origin, number)
-            delivered[at], ahead[at] = known, not known
+            delivered[at], marks[at] = known, "" if known else AHEAD
             if (server, number) == last:
                 del self._awaited[domain]
-        return delivered, ahead
+        return delivered, marks
+
+
+def unmarked(origin: str) -> str:
+    """An origin without its mark."""
+    return origin.lstrip(AHEAD)
 
 
 def _parts(text: str) -> list[tuple[str, str, int]]:
@@ -344,7 +362,7 @@ class Place:
 
     def after(self, origins: Names, numbers: Ints) -> Place:
         """The place after some more transactions."""
-        named = next((name for origin in origins.tolist() if (name := origin.removeprefix(AHEAD))), None)
+        named = next((name for origin in origins.tolist() if (name := unmarked(origin))), None)
         if named is None:
             return self
         there = _kind(named).parse(self.gtids, self.seen).after(origins, numbers)

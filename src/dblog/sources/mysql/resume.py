@@ -182,7 +182,7 @@ def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
         first = log.first_gtids(file)
         if first.within(gtids):
             begin = position(_number(file) + shift, FIRST)
-            return Resumption(begin, there, gtids.delivered(first), first, until)
+            return Resumption(begin, there, gtids.delivered(first, place.server), first, until)
     raise PositionLost(
         f"the server's log no longer reaches back to {place.gtids}: it begins after {first}", hint=PURGED
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dblog.errors import PositionLost
 from dblog.sources.columns import Ints
-from dblog.sources.mysql.gtid import Between, Delivered, GtidPosition, GtidSet, Names, Place
+from dblog.sources.mysql.gtid import AHEAD, AHEAD_OF_OTHERS, Between, Delivered, GtidPosition, GtidSet, Names, Place
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "7a2c0001-0000-0000-0000-000000000000:report"
 
@@ -22,9 +22,12 @@ def arrays(transactions: Iterable[tuple[str, int]]) -> tuple[Names, Ints]:
 
 
 def told(delivered: Delivered, found: list[tuple[str, int]]) -> str:
-    """`d` for what was delivered, `a` for what was not although it is in front of that, a dot for what is new."""
+    """`d` for what was delivered, a dot for what is new; what was not delivered although it is in front of that: `a`,
+    or `o` if it is only in front of what other domains have."""
+    letters = {"": ".", AHEAD: "a", AHEAD_OF_OTHERS: "o"}
     return "".join(
-        "d" if was else "a" if front else "." for was, front in np.transpose(delivered(*arrays(found))).tolist()
+        "d" if was else letters[mark]
+        for was, mark in zip(*map(np.ndarray.tolist, delivered(*arrays(found))), strict=True)
     )
 
 
@@ -71,7 +74,7 @@ def test_a_position_has_the_last_transaction_of_each_domain() -> None:
 
 def test_what_comes_up_to_the_last_transaction_of_its_domain_was_delivered() -> None:
     delivered = GtidPosition.parse("0-1-7,5-2-1").delivered()
-    assert told(delivered, [("0-1", 6), ("9-1", 1), ("0-1", 7), ("0-1", 8)]) == "d.d."
+    assert told(delivered, [("0-1", 6), ("9-1", 1), ("0-1", 7), ("0-1", 8)]) == "dod."
     assert delivered.awaits
     assert told(delivered, [("0-1", 3), ("5-2", 1), ("5-2", 2)]) == ".d."
     assert not delivered.awaits
@@ -104,6 +107,21 @@ def test_what_was_before_the_stream_is_not_taken_for_another_servers() -> None:
     assert told(known.delivered(), [("0-2", 80), ("0-2", 86), ("0-5", 79), ("0-5", 86), ("0-1", 90)]) == "dadad"
     old = GtidPosition.parse("0-1-90")  # in an offset of an earlier version
     assert told(old.after(*arrays([("0-1", 91)])).delivered(), [("0-2", 86), ("0-2", 91), ("0-1", 91)]) == "dad"
+
+
+def test_other_domains_may_be_ahead_by_what_their_own_servers_wrote() -> None:
+    """By the server that wrote the domain last, and by the one that the stream was read from."""
+    place = GtidPosition.parse("0-1-7,5-2-1", "0-1-7,0-3-6,5-2-1,5-3-1")
+    log = [("5-2", 1), ("5-2", 2), ("5-4", 3), ("5-3", 3), ("9-4", 1), ("9-3", 2), ("0-1", 7), ("9-3", 3), ("5-3", 4)]
+    assert told(place.delivered(server="4"), log) == "d..o.od.."
+    assert told(place.delivered(), log) == "d.ooood.."
+
+
+def test_a_place_has_what_was_passed_over_in_other_domains_as_the_server_does() -> None:
+    place = GtidPosition.parse("0-1-7,5-2-1", "0-1-7,5-2-1").after(*arrays([("++9-3", 4), ("++5-3", 2), ("+0-3", 9)]))
+    assert str(place) == "0-1-7,5-3-2,9-3-4"
+    assert place.seen == "0-3-9,5-2-1"
+    assert GtidPosition.parse("0-1-7,9-3-4", "0-3-9,0-1-7,9-3-4").within(place)
 
 
 def test_a_file_that_begins_behind_another_servers_transaction_is_not_within_the_place() -> None:
