@@ -20,6 +20,8 @@ CATCH_UP_SECONDS = 60.0
 
 def fail_over(life: Life, dice: Dice) -> None:
     """A replica that has everything becomes the primary; the primary becomes its replica."""
+    if not _may_have_replica(life):
+        return
     replica = _replica(life)
     with life.writers.paused():
         if dice.random() < 0.6:
@@ -36,6 +38,8 @@ def fail_over(life: Life, dice: Dice) -> None:
 
 def fail_over_with_a_loss(life: Life, dice: Dice) -> None:
     """A primary dies with transactions that the replica does not have; the stream may have delivered them."""
+    if not _may_have_replica(life):
+        return
     replica = _replica(life)
     with life.writers.paused():
         _wait_caught_up(life, replica)
@@ -65,6 +69,8 @@ def fail_over_with_an_errant_domain(life: Life, dice: Dice) -> None:
 
 
 def _fail_over_with_errant(life: Life, dice: Dice, *, new_domain: bool = False) -> None:
+    if not _may_have_replica(life):
+        return
     replica = _replica(life)
     domain = 99 + life.servers if new_domain else None  # each of these failovers has a new server
     table = life.world.tables["a"]
@@ -103,6 +109,7 @@ def _fail_over_with_errant(life: Life, dice: Dice, *, new_domain: bool = False) 
 def use_several_domains(life: Life, dice: Dice) -> None:
     """From now on transactions of some tables have a GTID domain of their own: a replica may order them differently."""
     with life.writers.paused():
+        _wait_caught_up(life, _replica(life))
         life.world.domains = True
     for _ in range(dice.randint(0, 3)):
         life.stream.step()
@@ -115,6 +122,12 @@ def _leave_a_batch(life: Life, dice: Dice) -> None:
     if life.stream.planned or life.stream.plan():
         life.stream.attempt()
     life.stream.kill()
+
+
+def _may_have_replica(life: Life) -> bool:
+    """Whether there is a replica, or one can be made. One that is made after several domains were used would replay
+    the changes of a row in domains that follow each other as if they were independent."""
+    return life.replica is not None or not life.world.domains
 
 
 def _replica(life: Life) -> OnMySQL:
