@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
 
+from tests.conftest import SETTINGS, Database, QuickPostgres
 from tests.life.life import SERVER_NAMES
 from tests.life.repertoire import REPERTOIRE
-from tests.life.run import run
+from tests.life.run import Target, run
+from tests.sinks.sql_targets import fresh_name
+from tests.spark.home import local_session, quick_spark
 
 
 def main() -> int:
@@ -22,6 +30,7 @@ def main() -> int:
         "--only", action="append", default=[], help="only these kinds of steps (by name), also those that are off"
     )
     parser.add_argument("--also", action="append", default=[], help="also these kinds of steps, which are off")
+    parser.add_argument("--sql", action="store_true", help="replay each life into the sink sql, and compare its tables")
     parser.add_argument("--list", action="store_true", help="show the kinds of steps")
     given = parser.parse_args()
     if given.list:
@@ -36,10 +45,26 @@ def main() -> int:
     failed = 0
     while True:
         for server in given.server or [name for name in ("pg18", "mariadb", "mysql") if name in SERVER_NAMES]:
-            failed += not run(server, seed, steps=given.steps, seconds=given.seconds, only=given.only, also=given.also)
+            with sql_target() if given.sql else nullcontext() as target:
+                kinds = {"only": given.only, "also": given.also}
+                failed += not run(server, seed, steps=given.steps, seconds=given.seconds, **kinds, target=target)
         seed += 1
         if failed or time.monotonic() > until:
             return 1 if failed else 0
+
+
+@contextmanager
+def sql_target() -> Iterator[Target]:
+    """A Spark and a database of a new PostgreSQL server."""
+    os.environ.update(quick_spark())
+    server = QuickPostgres("wheel", settings=SETTINGS)
+    made = Database(server.start(), fresh_name())
+    try:
+        made.create()
+        with tempfile.TemporaryDirectory() as folder, closing(local_session(Path(folder), {})) as sessions:
+            yield next(sessions), made
+    finally:
+        server.stop()
 
 
 if __name__ == "__main__":

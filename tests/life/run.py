@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 
+from pyspark.sql import SparkSession
+
+from tests.conftest import Database
 from tests.life.life import Failure, Life
 from tests.life.repertoire import Step, named, planned
+from tests.life.replay import replay
 from tests.life.stream import Crashed, Stopped
 from tests.life.writers import Dice
+
+Target = tuple[SparkSession, Database]
+"""Where the sink `sql` writes to, and the Spark that it uses."""
 
 
 def live(
@@ -22,11 +30,13 @@ def live(
     also: Iterable[str] = (),
     say: Callable[[str], None] = print,
     sabotage: str = "",
+    target: Target | None = None,
 ) -> Life:
     """Run a life to its end. Raises Failure, with everything that is needed to understand and to repeat it.
-    `sabotage` breaks the product, to see that it is found."""
+    `sabotage` breaks the product, to see that it is found. With a `target`, what the life has delivered since it last
+    began with a new checkpoint is replayed into it."""
     say(f"a life on {server}, seed {seed}")
-    life = Life(server, seed, say, sabotage)
+    life = Life(server, seed, say, sabotage, replayed=target is not None)
     taken: list[str] = []
     try:
         say(f"         {life.settings}, {life.writers.count} writers, {life.writers.pause} s apart")
@@ -39,6 +49,8 @@ def live(
             take(life, step, own)
         say(f"         the last step is over after {time.monotonic() - life.began:.1f} s")
         end(life)
+        if target is not None:
+            replay_into(target, life)
         events = sum(e.stream.recording.count for e in life.epochs)
         batches = sum(len(e.stream.recording.batches) for e in life.epochs)
         took = time.monotonic() - life.began
@@ -47,6 +59,7 @@ def live(
     except (Failure, Crashed) as error:
         again = f"python -m tests.life --server {server} --seed {seed} --steps {len(taken)}"
         again += "".join(f" --only '{name}'" for name in only) + "".join(f" --also '{name}'" for name in also)
+        again += " --sql" if target is not None else ""
         told = "\n".join(taken[-40:])
         raise Failure(
             f"{error}\n\nsteps of the life on {server} with seed {seed} (the last {len(taken[-40:])}):\n{told}\n\n"
@@ -84,12 +97,30 @@ def end(life: Life) -> None:
             life.stopped(error)
 
 
+def replay_into(target: Target, life: Life) -> None:
+    life.writers.end()
+    spark, database = target
+    began = time.monotonic()
+    found = replay(life.stream.recording.history or [], spark, database, life.say)
+    if found:
+        raise Failure("\n".join(map(str, found)))
+    life.say(f"         replayed in {time.monotonic() - began:.1f} s")
+
+
 def run(
-    server: str, seed: int, *, steps: int, seconds: float, only: Iterable[str] = (), also: Iterable[str] = ()
+    server: str,
+    seed: int,
+    *,
+    steps: int,
+    seconds: float,
+    only: Iterable[str] = (),
+    also: Iterable[str] = (),
+    target: Target | None = None,
 ) -> bool:
     """Whether a life went well; prints what it does."""
     try:
-        live(server, seed, steps=steps, seconds=seconds, only=only, also=also, say=lambda line: print(line, flush=True))
+        say = partial(print, flush=True)
+        live(server, seed, steps=steps, seconds=seconds, only=only, also=also, say=say, target=target)
     except Failure as failure:
         print(f"\nFAILED: {failure}", flush=True)
         return False
