@@ -8,7 +8,7 @@ ends would hide a value that the sink has got wrong before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -36,6 +36,8 @@ from tests.life.world import as_text
 
 SCHEMA = "life"
 """The schema of all tables in the target."""
+FEW = 20
+"""Fewer rows are not worth several Spark tasks."""
 
 
 @dataclass(frozen=True)
@@ -109,24 +111,20 @@ class _Died(Exception):
     """The process of the sink ended at the end of its transaction."""
 
 
-def replay(
-    history: Sequence[Attempt | Settled], spark: SparkSession, database: Database, say: Callable[[str], None] = print
-) -> list[Violation]:
+def replay(history: Sequence[Attempt | Settled], spark: SparkSession, database: Database) -> list[Violation]:
     """Give the attempts to a sink that writes to the database, and compare at each `Settled`; what is wrong there.
 
     Before a batch is delivered again, the process has died, so a new sink takes it. Of every two such attempts, one is
     in the target by then, and one has died just before its commit."""
     sink = _sink(spark, database)
-    attempts = repeated = settled = 0
+    number, repeated = -1, 0
     try:
         for item, following in zip_longest(history, history[1:]):
             if isinstance(item, Settled):
-                settled += 1
                 if found := _compare(item, database):
-                    what = f"in the sql target, after {attempts} attempts: {{}}"
-                    return [replace(v, what=what.format(v.what)) for v in found]
+                    return [replace(v, what=f"in the sql target, after batch {number}, {v.what}") for v in found]
                 continue
-            attempts += 1
+            number = item.number
             again = isinstance(following, Attempt) and following.number == item.number
             repeated += again
             if again and repeated % 2:
@@ -139,7 +137,6 @@ def replay(
                 sink = _sink(spark, database)
     finally:
         sink.close()
-    say(f"         the sql target is right at {settled} places, with {attempts} attempts, {repeated} of them repeated")
     return []
 
 
@@ -155,7 +152,9 @@ def _batch(attempt: Attempt, spark: SparkSession) -> Batch:
     def frame(rows: Any) -> DataFrame | None:
         if rows is None:
             return None
-        return spark.createDataFrame(rows.table, from_arrow_schema(rows.table.schema, prefer_timestamp_ntz=True))
+        kind = from_arrow_schema(rows.table.schema, prefer_timestamp_ntz=True)
+        made = spark.createDataFrame(rows.table, kind)
+        return made.coalesce(1) if rows.table.num_rows < FEW else made
 
     tables = [
         TableBatch(t.schema.table, t.schema, frame(t.changes), frame(t.rows), t.truncated, t.incomplete)

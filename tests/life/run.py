@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import Database
 from tests.life.life import Failure, Life
 from tests.life.repertoire import Step, named, planned
-from tests.life.replay import replay
+from tests.life.replay import Attempt, replay
 from tests.life.stream import Crashed, Stopped
 from tests.life.writers import Dice
 
@@ -30,13 +30,12 @@ def live(
     also: Iterable[str] = (),
     say: Callable[[str], None] = print,
     sabotage: str = "",
-    target: Target | None = None,
+    replayed: bool = False,
 ) -> Life:
     """Run a life to its end. Raises Failure, with everything that is needed to understand and to repeat it.
-    `sabotage` breaks the product, to see that it is found. With a `target`, what the life has delivered since it last
-    began with a new checkpoint is replayed into it."""
+    `sabotage` breaks the product, to see that it is found. `replayed`: keep what `replay_into` needs."""
     say(f"a life on {server}, seed {seed}")
-    life = Life(server, seed, say, sabotage, replayed=target is not None)
+    life = Life(server, seed, say, sabotage, replayed=replayed)
     taken: list[str] = []
     try:
         say(f"         {life.settings}, {life.writers.count} writers, {life.writers.pause} s apart")
@@ -49,8 +48,6 @@ def live(
             take(life, step, own)
         say(f"         the last step is over after {time.monotonic() - life.began:.1f} s")
         end(life)
-        if target is not None:
-            replay_into(target, life)
         events = sum(e.stream.recording.count for e in life.epochs)
         batches = sum(len(e.stream.recording.batches) for e in life.epochs)
         took = time.monotonic() - life.began
@@ -59,7 +56,6 @@ def live(
     except (Failure, Crashed) as error:
         again = f"python -m tests.life --server {server} --seed {seed} --steps {len(taken)}"
         again += "".join(f" --only '{name}'" for name in only) + "".join(f" --also '{name}'" for name in also)
-        again += " --sql" if target is not None else ""
         told = "\n".join(taken[-40:])
         raise Failure(
             f"{error}\n\nsteps of the life on {server} with seed {seed} (the last {len(taken[-40:])}):\n{told}\n\n"
@@ -98,13 +94,17 @@ def end(life: Life) -> None:
 
 
 def replay_into(target: Target, life: Life) -> None:
-    life.writers.end()
-    spark, database = target
-    began = time.monotonic()
-    found = replay(life.stream.recording.history or [], spark, database, life.say)
-    if found:
-        raise Failure("\n".join(map(str, found)))
-    life.say(f"         replayed in {time.monotonic() - began:.1f} s")
+    """Give everything that a life has delivered, since it last began with a new checkpoint, to the sink `sql`, and
+    compare the target with the source. Raises Failure."""
+    began, history = time.monotonic(), life.stream.recording.history
+    assert history, "nothing was kept"
+    if found := replay(history, *target):
+        raise Failure("\n".join(map(str, found)) + f"\n\nlife on {life.server_name} with seed {life.seed}")
+    attempts = [item.number for item in history if isinstance(item, Attempt)]
+    life.say(
+        f"the sql target was right {len(history) - len(attempts)} times: {len(set(attempts))} batches "
+        f"in {len(attempts)} attempts, replayed in {time.monotonic() - began:.1f} s"
+    )
 
 
 def run(
@@ -120,7 +120,10 @@ def run(
     """Whether a life went well; prints what it does."""
     try:
         say = partial(print, flush=True)
-        live(server, seed, steps=steps, seconds=seconds, only=only, also=also, say=say, target=target)
+        kinds = {"only": only, "also": also}
+        life = live(server, seed, steps=steps, seconds=seconds, **kinds, say=say, replayed=target is not None)
+        if target is not None:
+            replay_into(target, life)
     except Failure as failure:
         print(f"\nFAILED: {failure}", flush=True)
         return False
