@@ -7,8 +7,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from tests.conftest import SETTINGS, Database, QuickPostgres
@@ -41,28 +41,40 @@ def main() -> int:
     known = {step.name for step in REPERTOIRE}
     if unknown := {*given.only, *given.also} - known:
         parser.error(f"no step is called {sorted(unknown)}; --list shows all")
-    until, seed = time.monotonic() + 60 * (given.minutes or 0), given.seed
-    failed = 0
-    while True:
-        for server in given.server or [name for name in ("pg18", "mariadb", "mysql") if name in SERVER_NAMES]:
-            with sql_target() if given.sql else nullcontext() as target:
-                kinds = {"only": given.only, "also": given.also}
-                failed += not run(server, seed, steps=given.steps, seconds=given.seconds, **kinds, target=target)
-        seed += 1
-        if failed or time.monotonic() > until:
-            return 1 if failed else 0
+    with sql_targets() if given.sql else nullcontext(lambda: None) as new_target:
+        until, seed = time.monotonic() + 60 * (given.minutes or 0), given.seed
+        failed = 0
+        while True:
+            for server in given.server or [name for name in ("pg18", "mariadb", "mysql") if name in SERVER_NAMES]:
+                failed += not run(
+                    server,
+                    seed,
+                    steps=given.steps,
+                    seconds=given.seconds,
+                    only=given.only,
+                    also=given.also,
+                    target=new_target(),
+                )
+            seed += 1
+            if failed or time.monotonic() > until:
+                return 1 if failed else 0
 
 
 @contextmanager
-def sql_target() -> Iterator[Target]:
-    """A Spark and a database of a new PostgreSQL server."""
+def sql_targets() -> Iterator[Callable[[], Target]]:
+    """Makes targets: new databases of one PostgreSQL server, and one Spark."""
     os.environ.update(quick_spark())
     server = QuickPostgres("wheel", settings=SETTINGS)
-    made = Database(server.start(), fresh_name())
     try:
-        made.create()
-        with tempfile.TemporaryDirectory() as folder, closing(local_session(Path(folder), {})) as sessions:
-            yield next(sessions), made
+        server.start()
+        with tempfile.TemporaryDirectory() as folder, contextmanager(local_session)(Path(folder), {}) as spark:
+
+            def new() -> Target:
+                made = Database(server, fresh_name())
+                made.create()
+                return spark, made
+
+            yield new
     finally:
         server.stop()
 
