@@ -153,7 +153,7 @@ def _batch(attempt: Attempt, spark: SparkSession) -> Batch:
         if rows is None:
             return None
         kind = from_arrow_schema(rows.table.schema, prefer_timestamp_ntz=True)
-        made = spark.createDataFrame(rows.table, kind)
+        made = spark.createDataFrame(rows.table if rows.table.num_rows else [], kind)
         return made.coalesce(1) if rows.table.num_rows < FEW else made
 
     tables = [
