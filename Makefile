@@ -52,8 +52,8 @@ thorough: ## The same, on the second server of a kind too, and with the oldest d
 oldest: $(INSTALLED) ## Test with the oldest allowed release of every dependency (optional)
 	$(WITH_JAVA) scripts/oldest.sh $(VENV)
 
-chaos: $(INSTALLED) ## Live random lives against a ledger: SEED=7 MINUTES=5 SERVER=pg18 (optional)
-	$(BIN)/python -m tests.life $(if $(SERVER),--server $(SERVER)) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),5)
+chaos: $(INSTALLED) ## Live random lives against a ledger: SEED=7 MINUTES=5 SERVER=pg18 SQL=1 (optional)
+	$(if $(SQL),$(WITH_JAVA)) $(BIN)/python -m tests.life $(if $(SQL),--sql) $(if $(SERVER),--server $(SERVER)) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),5)
 
 lakes: $(INSTALLED) ## Test Delta, Iceberg and Declarative Pipelines, on the PySpark that each is built for (optional)
 	$(WITH_JAVA) scripts/lakes.sh $(VENV)

@@ -79,6 +79,7 @@ WITH_SPARK = (
     "tests/cli/test_run",
     "tests/examples/",
     "tests/install/",
+    "tests/life/test_life_sql",
 )
 """What shares a Spark session in a process."""
 AGAIN = re.compile(

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
+from tests.conftest import SETTINGS, Database, QuickPostgres
 from tests.life.life import SERVER_NAMES
 from tests.life.repertoire import REPERTOIRE
-from tests.life.run import run
+from tests.life.run import Target, run
+from tests.sinks.sql_targets import fresh_name
+from tests.spark.home import local_session, quick_spark
 
 
 def main() -> int:
@@ -22,6 +30,7 @@ def main() -> int:
         "--only", action="append", default=[], help="only these kinds of steps (by name), also those that are off"
     )
     parser.add_argument("--also", action="append", default=[], help="also these kinds of steps, which are off")
+    parser.add_argument("--sql", action="store_true", help="replay each life into the sink sql, and compare its tables")
     parser.add_argument("--list", action="store_true", help="show the kinds of steps")
     given = parser.parse_args()
     if given.list:
@@ -32,14 +41,42 @@ def main() -> int:
     known = {step.name for step in REPERTOIRE}
     if unknown := {*given.only, *given.also} - known:
         parser.error(f"no step is called {sorted(unknown)}; --list shows all")
-    until, seed = time.monotonic() + 60 * (given.minutes or 0), given.seed
-    failed = 0
-    while True:
-        for server in given.server or [name for name in ("pg18", "mariadb", "mysql") if name in SERVER_NAMES]:
-            failed += not run(server, seed, steps=given.steps, seconds=given.seconds, only=given.only, also=given.also)
-        seed += 1
-        if failed or time.monotonic() > until:
-            return 1 if failed else 0
+    with sql_targets() if given.sql else nullcontext(lambda: None) as new_target:
+        until, seed = time.monotonic() + 60 * (given.minutes or 0), given.seed
+        failed = 0
+        while True:
+            for server in given.server or [name for name in ("pg18", "mariadb", "mysql") if name in SERVER_NAMES]:
+                failed += not run(
+                    server,
+                    seed,
+                    steps=given.steps,
+                    seconds=given.seconds,
+                    only=given.only,
+                    also=given.also,
+                    target=new_target(),
+                )
+            seed += 1
+            if failed or time.monotonic() > until:
+                return 1 if failed else 0
+
+
+@contextmanager
+def sql_targets() -> Iterator[Callable[[], Target]]:
+    """Makes targets: new databases of one PostgreSQL server, and one Spark."""
+    os.environ.update(quick_spark())
+    server = QuickPostgres("wheel", settings=SETTINGS)
+    try:
+        server.start()
+        with tempfile.TemporaryDirectory() as folder, contextmanager(local_session)(Path(folder), {}) as spark:
+
+            def new() -> Target:
+                made = Database(server, fresh_name())
+                made.create()
+                return spark, made
+
+            yield new
+    finally:
+        server.stop()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ Row = Mapping[str, str | None]
 
 PUTS = ("create", "update")
 EMPTY = ("delete", "truncate")
+NEVER = "<never delivered>"
+"""Stands for the value of a column that was unchanged in every event of its row."""
 
 
 @dataclass(frozen=True)
@@ -405,6 +407,6 @@ def applied(events: Iterable[Event]) -> dict[tuple[str, Key], dict[str, str | No
             state.pop((event.table, event.key), None)
         else:
             old = state.get((event.table, event.key), {})
-            kept = {name: old.get(name, "<never delivered>") for name in event.unchanged}
+            kept = {name: old.get(name, NEVER) for name in event.unchanged}
             state[event.table, event.key] = {**(event.row or {}), **kept}
     return state

@@ -17,9 +17,11 @@ import dblog.sources.postgres.source
 from dblog.errors import DBLogError
 from dblog.spark.options import read_options
 from dblog.spark.source import ChangeReader, DBLogSource, Lane
+from dblog.spool import Spool
 from dblog.tasks import Emit, Log, Select
 from tests.life import sabotage
 from tests.life.checker import Event
+from tests.life.replay import Attempt, batch_of
 from tests.life.world import as_text
 
 POLL_SECONDS = 0.05
@@ -60,14 +62,20 @@ class Reader:
         end: dict[str, Any] = json.loads(json.dumps(self.reader.latestOffset(start, ReadAllAvailable())))
         return None if end == start else end
 
-    def run(self, start: dict[str, Any] | None, end: dict[str, Any], selects_last: bool) -> list[Event]:
+    def run(
+        self, start: dict[str, Any] | None, end: dict[str, Any], selects_last: bool, tables: bool
+    ) -> tuple[list[Event], Attempt | None]:
+        """Run a batch; its events, and with `tables` also what a sink is given."""
         lanes: list[Lane] = list(self.reader.partitions(start or self.reader.initialOffset(), end))  # type: ignore[arg-type]
         if not selects_last:
             self._read(lanes, Select)
         events = self._read(lanes, Log, Emit)
         if selects_last:
             self._read(lanes, Select)
-        return events
+        work = [w for lane in lanes for w in lane.work]
+        options = read_options(self._given)
+        given = batch_of(work, Spool(options.spool), options.settings.parallelism) if tables else None
+        return events, given
 
     def commit(self, end: dict[str, Any]) -> None:
         self.reader.commit(end)

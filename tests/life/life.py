@@ -25,6 +25,7 @@ from dblog.state.requests import State, Wish
 from tests.conftest import MYSQL_INSTALLS, SERVERS, SETTINGS, QuickPostgres, mysql_server_of
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 from tests.life.checker import Entry, Event, Key, Row, Violation, applied, check, check_dump, check_state
+from tests.life.replay import settled
 from tests.life.stream import Stopped, Stream
 from tests.life.world import LEDGER, Session, Table, World
 from tests.life.writers import Dice, Group
@@ -77,8 +78,16 @@ class Epoch:
 class Life:
     """What the steps work with: a world, writers, a stream, and a proxy between the stream and its server."""
 
-    def __init__(self, server: str, seed: int, say: Callable[[str], None] = print, sabotage: str = "") -> None:
-        self.server_name, self.seed, self.say = server, seed, say
+    def __init__(
+        self,
+        server: str,
+        seed: int,
+        say: Callable[[str], None] = print,
+        sabotage: str = "",
+        *,
+        replayed: bool = False,
+    ) -> None:
+        self.server_name, self.seed, self.say, self.replayed = server, seed, say, replayed
         self.dice = Dice(f"life {seed}")
         self.began = time.monotonic()
         self.steps: list[str] = []
@@ -213,6 +222,7 @@ class Life:
             pipeline=PIPELINE,
             spool=spool,
             state=f"{spool}.state",
+            replayed=self.replayed,
             **self.settings,
         )
         self.epochs.append(Epoch(stream, self.world.settled, self.world.server))
@@ -283,7 +293,8 @@ class Life:
         events = [event for event in delivered if event.table in self.world.tables]
         ledger, found = self._compared(complete=True)
         reached, source = self.world.reached, self.world.state()
-        found += check_state(applied(events), source, whole=whole)
+        delivered_rows = applied(events)
+        found += check_state(delivered_rows, source, whole=whole)
         for asked in epoch.asked:
             if not asked.done:
                 found += self._check_asked(asked, ledger, delivered[asked.since :], reached)
@@ -294,6 +305,9 @@ class Life:
         )
         if found:
             raise Failure("\n".join(map(str, found[:4])))
+        if recording.history is not None:
+            keys = {name: table.key for name, table in self.world.tables.items()}
+            recording.history.append(settled(keys, source, delivered_rows))
         epoch.state, epoch.floor, epoch.compared = dict(source), reached, len(delivered)
         epoch.loose.clear()
         epoch.defined.clear()

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 
+from pyspark.sql import SparkSession
+
+from tests.conftest import Database
 from tests.life.life import Failure, Life
 from tests.life.repertoire import Step, named, planned
+from tests.life.replay import Attempt, replay
 from tests.life.stream import Crashed, Stopped
 from tests.life.writers import Dice
+
+Target = tuple[SparkSession, Database]
+"""Where the sink `sql` writes to, and the Spark that it uses."""
 
 
 def live(
@@ -22,11 +30,12 @@ def live(
     also: Iterable[str] = (),
     say: Callable[[str], None] = print,
     sabotage: str = "",
+    replayed: bool = False,
 ) -> Life:
     """Run a life to its end. Raises Failure, with everything that is needed to understand and to repeat it.
-    `sabotage` breaks the product, to see that it is found."""
+    `sabotage` breaks the product, to see that it is found. `replayed`: keep what `replay_into` needs."""
     say(f"a life on {server}, seed {seed}")
-    life = Life(server, seed, say, sabotage)
+    life = Life(server, seed, say, sabotage, replayed=replayed)
     taken: list[str] = []
     try:
         say(f"         {life.settings}, {life.writers.count} writers, {life.writers.pause} s apart")
@@ -84,12 +93,37 @@ def end(life: Life) -> None:
             life.stopped(error)
 
 
+def replay_into(target: Target, life: Life) -> None:
+    """Give everything that a life has delivered, since it last began with a new checkpoint, to the sink `sql`, and
+    compare the target with the source. Raises Failure."""
+    began, history = time.monotonic(), life.stream.recording.history
+    assert history, "nothing was kept"
+    if found := replay(history, *target):
+        raise Failure("\n".join(map(str, found)) + f"\n\nlife on {life.server_name} with seed {life.seed}")
+    attempts = [item.number for item in history if isinstance(item, Attempt)]
+    life.say(
+        f"the sql target was right {len(history) - len(attempts)} times: {len(set(attempts))} batches "
+        f"in {len(attempts)} attempts, replayed in {time.monotonic() - began:.1f} s"
+    )
+
+
 def run(
-    server: str, seed: int, *, steps: int, seconds: float, only: Iterable[str] = (), also: Iterable[str] = ()
+    server: str,
+    seed: int,
+    *,
+    steps: int,
+    seconds: float,
+    only: Iterable[str] = (),
+    also: Iterable[str] = (),
+    target: Target | None = None,
 ) -> bool:
     """Whether a life went well; prints what it does."""
     try:
-        live(server, seed, steps=steps, seconds=seconds, only=only, also=also, say=lambda line: print(line, flush=True))
+        say = partial(print, flush=True)
+        kinds = {"only": only, "also": also}
+        life = live(server, seed, steps=steps, seconds=seconds, **kinds, say=say, replayed=target is not None)
+        if target is not None:
+            replay_into(target, life)
     except Failure as failure:
         print(f"\nFAILED: {failure}", flush=True)
         return False

@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from tests.life.checker import Event, Violation, check_attempts
+from tests.life.replay import Attempt, Settled
 
 START_SECONDS = 60.0
 PATIENCE = 90.0
@@ -48,6 +49,8 @@ class Recording:
     """The spool was lost since the last batch was finished."""
     moved: bool = False
     """Another server took over since the last batch was finished."""
+    history: list[Attempt | Settled] | None = None
+    """Every attempt as tables, and every comparison; only where they are to be replayed."""
 
     def deliver(self, batch: int, events: Sequence[Event]) -> None:
         events = tuple(replace(e, batch=batch) for e in events)
@@ -72,9 +75,10 @@ class Recording:
 class Stream:
     """The parent's side. Offsets are `offsets[:done]`, and one more while a batch is planned and not finished."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, replayed: bool = False, **options: Any) -> None:
+        """`replayed`: keep the batches as tables, for `replay`."""
         self.given = {name: str(value) for name, value in options.items()}
-        self.recording = Recording()
+        self.recording = Recording(history=[] if replayed else None)
         self.offsets: list[dict[str, Any]] = []
         self.done = 0
         self.seen = 0
@@ -148,8 +152,12 @@ class Stream:
 
     def attempt(self, *, kill_after: float | None = None, selects_last: bool = False) -> None:
         """Run the planned batch and deliver it, but do not finish it."""
-        events = self.call("run", self.start, self.offsets[self.done], selects_last, kill_after=kill_after)
+        history = self.recording.history
+        args = (self.start, self.offsets[self.done], selects_last, history is not None)
+        events, given = self.call("run", *args, kill_after=kill_after)
         self.recording.deliver(self.done, events)
+        if history is not None and given.tables:
+            history.append(replace(given, number=self.done))
 
     def finish(self, **options: Any) -> None:
         self.attempt(**options)
