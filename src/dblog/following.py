@@ -99,6 +99,8 @@ class Following:
         self._joining: dict[TableName, _Join] = {}
         self._seen = _Seen()
         self._away: dict[TableName, float] = {}
+        self.looks = 0
+        """How often the tables have been looked at in this life."""
         self.left_out: dict[TableName, str] = {}
         """Tables that the patterns name and that are not followed, and why."""
 
@@ -124,6 +126,7 @@ class Following:
             survey = self._source.survey(self.followed(start))
         known, first = self.followed(start), self._looked is None
         self._looked = time.monotonic()
+        self.looks += 1
         self._see_names(start, survey)
         self._seen = _Seen(
             {t: f for t, f in survey.tables.items() if t in known and t not in survey.replaced},
@@ -184,6 +187,15 @@ class Following:
         for table, found in admission.tables.items():
             self._joining = {**self._joining, table: _Join(found, admission.position, admission.running)}
             self._tell("table_joins", table=str(table), reason=join[table])
+
+    @property
+    def away(self) -> frozenset[TableName]:
+        """Followed tables that had another name when they were last looked at."""
+        return frozenset(self._away)
+
+    def look_for_names(self, start: Offset) -> None:
+        """Look at once which tables are away: one could not be read."""
+        self._see_names(start, self._source.survey(self.followed(start)))
 
     # -- the next offset -------------------------------------------------------------------------------------
 
