@@ -58,7 +58,7 @@ OTHER = ("create table spare_n (id int primary key, n int)", "insert into spare_
 COME = ("alter table spare_n rename to t",)
 
 
-@on_mysql
+@on_every
 @pytest.mark.parametrize("seen", ["before it stops", "when it starts"])
 @pytest.mark.parametrize(
     ("goes", "comes"),
@@ -66,13 +66,15 @@ COME = ("alter table spare_n rename to t",)
     ids=["there and back", "drop and create", "drop and create if not exists", "drop and rename", "leave and create"],
 )
 def test_a_stream_that_starts_while_a_table_is_away_follows_what_comes(
-    table: OnMySQL,
+    table: AnyDatabase,
     started: Started,
     forget: Callable[[], None],
     seen: str,
     goes: tuple[str, ...],
     comes: tuple[str, ...],
 ) -> None:
+    if isinstance(table, OnPostgres) and goes == LEAVE:
+        pytest.skip("a table that leaves its name stops the stream")
     stream = started()
     stream.catch_up()
     if seen == "when it starts":
@@ -80,12 +82,13 @@ def test_a_stream_that_starts_while_a_table_is_away_follows_what_comes(
     table.execute(*goes)
     if seen == "before it stops":
         stream.catch_up()
-        assert rows(stream) == {}
+        stream.until(lambda: not rows(stream))
     stream.stop()
     forget()
     stream.restart()
     stream.catch_up()
     table.execute(*comes)
+    stream.until(lambda: rows(stream) == {row["id"]: row["n"] for row in table.rows("t")})
     check(stream, table)
     table.execute("update t set n = 12")
     check(stream, table)
