@@ -299,7 +299,8 @@ class Life:
         if found:
             raise Failure("\n".join(map(str, found[:4])))
         epoch.state, epoch.floor, epoch.compared = dict(source), reached, len(delivered)
-        epoch.loose.clear()
+        if not self.undo:  # what is mended may give a table other rows once more
+            epoch.loose.clear()
         epoch.defined.clear()
         self.mend()
 

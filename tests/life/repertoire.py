@@ -102,8 +102,8 @@ REPERTOIRE = (
     Step(definitions.drop_a_table_for_good, 1),
     # definitions that break what capture needs
     Step(definitions.take_a_table_out_of_the_publication, 1, POSTGRES, LOST),
-    Step(definitions.publish_only_some_columns, 1, POSTGRES, REFUSED, on=False),
-    Step(definitions.publish_only_some_rows, 1, POSTGRES, REFUSED, on=False),
+    Step(definitions.publish_only_some_columns, 1, POSTGRES, REFUSED),
+    Step(definitions.publish_only_some_rows, 1, POSTGRES, REFUSED),
     Step(definitions.inherit, 1, POSTGRES, REFUSED),
     Step(definitions.defer_a_key, 1, POSTGRES, REFUSED),
     Step(definitions.delete_by_cascade, 1, MYSQL),
