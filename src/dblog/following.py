@@ -14,7 +14,7 @@ then are over: the log may lack what they did before, and the dump must see it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,8 @@ LOCKED_SECONDS = 5.0
 """How long no table is admitted after one was found locked."""
 
 
-STAYS = "it was dropped while the stream was stopped: what was delivered of it stays where it is"
-"""A truncate needs a schema, which only a life that has seen the table knows."""
+STAYS = "it was dropped while the stream was stopped: what was delivered of it stays until a table has its name again"
+"""A truncate needs a schema, which only a life that has seen the table knows: it waits for the next table."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ class Following:
         self._joining: dict[TableName, _Join] = {}
         self._seen = _Seen()
         self._away: dict[TableName, float] = {}
+        self.looks = 0
+        """How often the tables have been looked at in this life."""
         self.left_out: dict[TableName, str] = {}
         """Tables that the patterns name and that are not followed, and why."""
 
@@ -124,14 +126,16 @@ class Following:
             survey = self._source.survey(self.followed(start))
         known, first = self.followed(start), self._looked is None
         self._looked = time.monotonic()
+        self.looks += 1
         self._see_names(start, survey)
+        waits = {t for t in survey.gone if not self._knows(t)}
         self._seen = _Seen(
             {t: f for t, f in survey.tables.items() if t in known and t not in survey.replaced},
             # a table that has taken the name of another one that is followed goes on as that
-            survey.gone | {t for t, now in survey.away.items() if now in known},
+            (survey.gone - waits) | {t for t, now in survey.away.items() if now in known},
             frozenset(t for t in known if t not in survey.tables and t not in survey.away and t not in survey.gone),
         )
-        self._admit(known, survey, first=first)
+        self._admit(known, survey, waits, first=first)
 
     def _take_over(self, start: Offset, survey: Survey) -> None:
         """The offset is of a version that did not say which tables are followed: those that have had their dump."""
@@ -157,11 +161,16 @@ class Following:
                     "or follow the new name with a new slot and a new checkpoint",
                 )
 
-    def _admit(self, known: Mapping[TableName, Followed], survey: Survey, *, first: bool) -> None:
-        """Let new and replaced tables join."""
+    def _admit(
+        self, known: Mapping[TableName, Followed], survey: Survey, waits: Set[TableName], *, first: bool
+    ) -> None:
+        """Let new and replaced tables join. Those that are gone and cannot be emptied yet are told."""
         away = {known[t].identity for t in survey.away}
         new = [t for t, f in survey.tables.items() if t not in known and (not f.identity or f.identity not in away)]
-        left_out = {**survey.left_out, **{t: STAYS for t in self._seen.gone & known.keys() if not self._knows(t)}}
+        left_out = {
+            **survey.left_out,
+            **{t: STAYS for t in (self._seen.gone | waits) & known.keys() if not self._knows(t)},
+        }
         left_out |= {t: why for t, why in self.left_out.items() if why == STAYS and t not in survey.tables}
         if not self._takes_new and not first:
             told = [t for t in new if t not in self._joining]
@@ -184,6 +193,15 @@ class Following:
         for table, found in admission.tables.items():
             self._joining = {**self._joining, table: _Join(found, admission.position, admission.running)}
             self._tell("table_joins", table=str(table), reason=join[table])
+
+    @property
+    def away(self) -> frozenset[TableName]:
+        """Followed tables that had another name when they were last looked at."""
+        return frozenset(self._away)
+
+    def look_for_names(self, start: Offset) -> None:
+        """Look at once which tables are away: one could not be read."""
+        self._see_names(start, self._source.survey(self.followed(start)))
 
     # -- the next offset -------------------------------------------------------------------------------------
 

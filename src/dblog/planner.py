@@ -13,7 +13,7 @@ import numpy as np
 
 from dblog.admission import admit
 from dblog.capture import Capture
-from dblog.core.dump import INITIAL, OWN, Orders, Staged
+from dblog.core.dump import INITIAL, OWN, Orders, Staged, begun_again
 from dblog.core.offset import Chunk, Cursor, Offset, Taken, Tally
 from dblog.core.schema import TableName
 from dblog.core.window import Mark, plan
@@ -100,6 +100,8 @@ class Planner:
         self._moved = time.monotonic()
         self._locked_until = 0.0
         self._announced: set[TableName] = set()
+        self._unread: set[TableName] = set()
+        """Tables that are there and of which nothing could be read for a dump of the stream's own."""
         self._following = Following(
             source,
             renamed=settings.follow_renamed,
@@ -162,10 +164,10 @@ class Planner:
         """Where the batch after `start` ends; `start` itself when there is nothing to do; None when the log up to
         `target` is delivered and no dump runs."""
         self._retrying(lambda: self._following.look(start, capture))
-        self.tables.learn(self._following.followed(start))
+        self.tables.learn(self._following.followed(start), self._following.looks)
         orders = self._orders(start)
         arrived = target is not None and (start.position or 0) >= target and not start.read
-        busy = self._active(start, orders) or self._following.pending(start)
+        busy = self._active(start, orders) or self._waits_for_names(start, orders) or self._following.pending(start)
         if arrived and (self._pacer.throttle.paused or not busy):
             return None
         if self._opens_window(start, capture, orders):
@@ -178,16 +180,16 @@ class Planner:
 
     def _orders(self, start: Offset) -> Orders:
         """What people want now; requests that the offset has not taken become cursors."""
-        wanted = tuple(self.tables.followed()) if self._settings.dump else ()
+        wanted = tuple({**self.tables.followed(), **dict.fromkeys(self._following.away)}) if self._settings.dump else ()
         if self._desk is None:
-            return Orders(wanted)
+            return Orders(wanted, away=self._following.away)
         inbox = self._desk.inbox()
         self._pacer.throttle = inbox.throttle
         first = [t for t in wanted if t not in start.tables]
         if new := [t for t in first if t not in self._announced]:
             self._announced |= set(new)
-            self._desk.admitted(INITIAL, {str(t): TableProgress(total=self.tables.rows[t]) for t in new})
-        return replace(self._admitted(start, inbox), wanted=wanted)
+            self._desk.admitted(INITIAL, {str(t): TableProgress(total=self.tables.rows.get(t)) for t in new})
+        return replace(self._admitted(start, inbox), wanted=wanted, away=self._following.away)
 
     def _admitted(self, start: Offset, inbox: Inbox) -> Orders:
         assert self._desk is not None
@@ -206,8 +208,13 @@ class Planner:
     def _active(self, start: Offset, orders: Orders) -> bool:
         """Whether a dump has anything to read now."""
         idle = orders.cancelled | orders.held
-        reads = any(not set(c.dumps) <= idle and c.failed is None for c in (*start.dumps, *orders.new))
+        cursors = [c for c in (*start.dumps, *orders.new) if not orders.waits(c)]
+        reads = any(not set(c.dumps) <= idle and c.failed is None for c in cursors)
         return reads or (INITIAL not in orders.held and not set(orders.wanted) <= set(start.tables))
+
+    def _waits_for_names(self, start: Offset, orders: Orders) -> bool:
+        """Whether a table must be dumped that is away from its name."""
+        return any(orders.waits(c) and not set(c.dumps) <= orders.held for c in start.dumps)
 
     def _opens_window(self, start: Offset, capture: Capture, orders: Orders) -> bool:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
@@ -278,7 +285,7 @@ class Planner:
             self._locked_until = time.monotonic() + LOCKED_SECONDS
             pace = replace(pace, chunks=0)
             end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source, tally=self._tally)
-        end = self._changed(end, change)
+        end = self._changed(self._begun_again(start, end), change)
         if end.read:
             self._pacer.opened()
             self._tell("round_opened", chunks=len(end.read))
@@ -321,6 +328,26 @@ class Planner:
         end = self._changed(end, change)
         self._planned(start, end, segments)
         return end
+
+    def _begun_again(self, start: Offset, end: Offset) -> Offset:
+        """The offset, with the stream's own dumps begun anew that failed because their table was away from its name. A
+        table that is there and fails twice stops the stream. One that is gone needs no dump."""
+        failed = {c.table: c.failed for c in end.dumps if c.failed is not None and c.dump in OWN}
+        if not failed:
+            return end
+        there = self._source.describe(failed)
+        for table in there:
+            if table in self._unread:
+                # what is said may be repaired: then it must be read again
+                self._spool.remove_chunks({c.id for c in start.read if c.table == table})
+                raise PreconditionFailed(
+                    f"table {table} cannot be dumped: {failed[table]}",
+                    hint="a stream without the table's full state would be wrong: repair what is said, or leave it out",
+                )
+        self._unread |= there.keys()
+        if len(there) < len(failed):
+            self._following.look_for_names(start)
+        return replace(end, dumps=begun_again(end.dumps, there.keys() | self._following.away))
 
     def _changed(self, end: Offset, change: Change) -> Offset:
         """The offset, with what is followed after it and what its batch empties."""
@@ -367,6 +394,7 @@ class Planner:
     def _was_read(self, chunks: Sequence[Chunk], staged: Mapping[str, Staged]) -> None:
         for chunk in chunks:
             found = staged[chunk.id]
+            self._unread -= {chunk.table} if found.failed is None else set()
             facts = {"chunk": chunk.id, "dump": chunk.dump, "table": str(chunk.table)}
             self._tell("chunk_selected", **facts, rows=found.rows, seconds=round(found.seconds, 6))
         self._pacer.read([staged[c.id] for c in chunks])
@@ -380,12 +408,6 @@ class Planner:
             )  # a dump of a table is over: what it came to is only in the batch that is done
         self.counts.windows += bool(end.emit)
         self.counts.events += sum(s.upto(end.position)[0] - s.upto(start.position)[0] for s in segments)
-        for cursor in end.dumps:
-            if cursor.failed is not None and cursor.dump in OWN and self._source.describe([cursor.table]):
-                raise PreconditionFailed(
-                    f"table {cursor.table} cannot be dumped: {cursor.failed}",
-                    hint="a stream without the table's full state would be wrong: repair what is said, or leave it out",
-                )
 
     def _tell(self, kind: str, **facts: Any) -> None:
         if self._desk is not None:

@@ -24,13 +24,21 @@ class Tables:
         self._followed: Mapping[TableName, Followed] = {}
         self._schemas: dict[TableName, TableSchema] = {}
         self._versions: set[str] = set()
+        self._look = 0
         self.rows: dict[TableName, int | None] = {}
 
-    def learn(self, followed: Mapping[TableName, Followed]) -> None:
-        """Ask the source about tables that are followed now and were not before, or have changed."""
-        if self._followed == followed:
+    def learn(self, followed: Mapping[TableName, Followed], look: int) -> None:
+        """Ask the source about tables that are followed now and were not before, or have changed; with every look at
+        the tables also about those that were not there."""
+        again = look != self._look and any(table not in self._schemas for table in followed)
+        self._look = look
+        if self._followed == followed and not again:
             return
-        changed = [table for table, known in followed.items() if self._followed.get(table) != known]
+        changed = [
+            table
+            for table, known in followed.items()
+            if self._followed.get(table) != known or (again and table not in self._schemas)
+        ]
         found: Mapping[TableName, TableSchema] = self._retrying(lambda: self._source.describe(changed))
         if self._desk is not None:
             self.rows |= {table: self._retrying(lambda: self._source.estimate(table)) for table in found}  # noqa: B023

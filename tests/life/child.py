@@ -86,6 +86,10 @@ class Reader:
         assert desk is not None
         desk.exchange(20.0)
 
+    def joining(self) -> bool:
+        """Whether a table is about to be followed."""
+        return bool(self.reader._started()[0].status()["joining"])
+
     def stop(self) -> None:
         if self._reader is not None:
             self._reader.stop()

@@ -95,6 +95,14 @@ class Orders:
     held: frozenset[str] = field(default_factory=frozenset)
     """Dumps that are paused."""
     cancelled: frozenset[str] = field(default_factory=frozenset)
+    away: frozenset[TableName] = field(default_factory=frozenset)
+    """Tables that do not have their names now: the stream's own dumps of them wait."""
+
+    def waits(self, cursor: Cursor) -> bool:
+        return cursor.dump in OWN and cursor.table in self.away
+
+
+_NO_ORDERS = Orders()
 
 
 class Boundaries(Protocol):
@@ -186,6 +194,20 @@ def failed(dumps: Sequence[Cursor], chunks: Mapping[Chunk, str], pace: Pace) -> 
     return tuple(result)
 
 
+def begun_again(dumps: Sequence[Cursor], tables: Collection[TableName]) -> tuple[Cursor, ...]:
+    """The cursors, with the stream's own dumps of these tables that have failed begun anew. A request that shared one
+    stays failed."""
+    result: list[Cursor] = []
+    for c in dumps:
+        if c.failed is None or c.dump not in OWN or c.table not in tables:
+            result.append(c)
+            continue
+        fresh = Cursor(c.dump, c.table, c.rows)
+        result += [fresh] if fresh not in result else []
+        result += [replace(c, dump=c.also[0], also=c.also[1:])] if c.also else []
+    return tuple(result)
+
+
 def _fail(cursors: list[Cursor], unreadable: Chunk | Cursor, reason: str) -> None:
     """End all cursors that belong to the same dumps of the same table."""
     for i, c in enumerate(cursors):
@@ -218,7 +240,7 @@ def next_round(
     pace: Pace,
     boundaries: Boundaries,
     round_id: str,
-    held: Collection[str] = (),
+    orders: Orders = _NO_ORDERS,
 ) -> tuple[tuple[Chunk, ...], tuple[Cursor, ...]]:
     """The chunks to read now and the cursors that remain.
 
@@ -232,7 +254,9 @@ def next_round(
     """
     chunks: list[Chunk] = []
     cursors = list(dumps)
-    runs = [i for i, c in enumerate(cursors) if not set(c.dumps) <= set(held) and c.failed is None]
+    runs = [
+        i for i, c in enumerate(cursors) if not set(c.dumps) <= orders.held and c.failed is None and not orders.waits(c)
+    ]
     share = -(-pace.chunks // max(1, len({cursors[i].dump for i in runs})))
     owner: dict[TableName, int | None] = {}  # whose ranges a round takes from a table; None for an extent read again
     given: Counter[str] = Counter()

@@ -79,7 +79,7 @@ def plan(
     # 3. open the next round
     read: tuple[Chunk, ...] = ()
     if mark.token is not None and not mark.suspects:
-        read, dumps = next_round(dumps, pace, boundaries, mark.token, orders.held)
+        read, dumps = next_round(dumps, pace, boundaries, mark.token, orders)
     going = {(d, c.table) for c in (*emit, *read) for d in c.dumps} | {(d, c.table) for c in dumps for d in c.dumps}
     kept = tuple(t for t in tally if (t.dump, t.table) in going)
     taken = orders.taken or start.taken

@@ -273,7 +273,9 @@ def test_more_dumps_than_chunks_take_turns() -> None:
 
 def test_a_dump_that_is_held_waits_and_keeps_its_place() -> None:
     held = Cursor("1-a", A, 1, ("1",), ("5",), key=KEY)
-    chunks, left = next_round((held, Cursor(INITIAL, B, 2)), PACE, Keys(a=range(6), b=[1]), "w", {"1-a"})
+    chunks, left = next_round(
+        (held, Cursor(INITIAL, B, 2)), PACE, Keys(a=range(6), b=[1]), "w", Orders(held=frozenset({"1-a"}))
+    )
     assert dumps_of(chunks) == [INITIAL]
     assert left == (held,)
 
@@ -383,8 +385,8 @@ def test_a_pass_goes_on_for_those_that_are_not_cancelled() -> None:
 def test_a_pass_is_held_when_all_that_share_it_are() -> None:
     cursors, _ = ordered((), (A,), Orders(new=(FIRST, SECOND)), PACE)
     keys = Keys(a=[1])
-    assert next_round(cursors, PACE, keys, "w", {"1-a", "2-b"}) == ((), cursors)
-    assert next_round(cursors, PACE, keys, "w", {"1-a"})[0]
+    assert next_round(cursors, PACE, keys, "w", Orders(held=frozenset({"1-a", "2-b"}))) == ((), cursors)
+    assert next_round(cursors, PACE, keys, "w", Orders(held=frozenset({"1-a"})))[0]
 
 
 def test_a_lost_chunk_of_a_pass_is_read_again_for_all() -> None:

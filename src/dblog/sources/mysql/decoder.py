@@ -216,6 +216,9 @@ class Decoder:
                 lands = statement.commits and not passed[number]
                 self._prepared.end(statement.xa, int(events.position[number]), commits=bool(lands))
             emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
+            # When the table of this name went, nobody knew any more how it looked: it is emptied before the next one.
+            come = (d.table for d in statement.defined if d.arrives and self._maps.is_first(d.table))
+            emptied = tuple(dict.fromkeys((*emptied, *come)))
             stated += [(number, table, table in statement.replaced) for table in emptied]
             # Rows that changed without a trace before it was mended are in no later part of the log.
             mended = (d.table for d in statement.defined if d.mends and d.table in self._arrived)

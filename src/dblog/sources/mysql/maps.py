@@ -35,6 +35,10 @@ class Tables(Protocol):
 
     def captured(self, table: TableName) -> bool: ...
 
+    def met(self, table: TableName) -> bool:
+        """Whether a captured table has been there in this life. What went before that could not be emptied."""
+        ...
+
     def of_schema(self, schema: str) -> Collection[TableName]:
         """Those that are captured."""
         ...
@@ -83,6 +87,10 @@ class TableMaps:
 
     def tables_of(self, schema: str | None) -> Collection[TableName]:
         return () if schema is None else self._tables.of_schema(schema)
+
+    def is_first(self, table: TableName) -> bool:
+        """Whether a table is captured and has not been there in this life."""
+        return self._tables.captured(table) and not self._tables.met(table)
 
     def schema(self, table: TableName) -> TableSchema | None:
         """The latest schema of a table; None when it is not captured, or gone."""

@@ -37,6 +37,8 @@ from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.mysql.types import table_schema
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
+ABSENT = "it did not exist when the stream started: what was delivered of it stays until a table has its name again"
+
 CHECKED_TABLES = 20
 """How many tables a heartbeat looks at; the next one goes on with the others."""
 
@@ -92,7 +94,9 @@ class MySQL(Relational[Connection]):
         setup = self._setup_of(tuple(t for t in found if t not in followed))
         wrong = self._with(lambda connection: preflight.unusable(connection, setup)) if setup.tables else {}
         kept = select_tables(self.patterns, followed)
-        return Survey({t: Followed() for t in (*kept, *setup.tables) if t not in wrong}, left_out=wrong)
+        known = _FOLLOWED.get((os.getpid(), self), {})
+        absent = {t: ABSENT for t in kept if t not in found and known.get(t) is None}
+        return Survey({t: Followed() for t in (*kept, *setup.tables) if t not in wrong}, left_out={**wrong, **absent})
 
     def admit(self, tables: Collection[TableName]) -> Admission:
         known = {table: Followed() for table in tables}
@@ -100,7 +104,8 @@ class MySQL(Relational[Connection]):
         return Admission(known, self.latest())
 
     def follow(self, tables: Mapping[TableName, Followed]) -> None:
-        _FOLLOWED.setdefault((os.getpid(), self), {}).update(self._describe(tables))
+        known = _FOLLOWED.setdefault((os.getpid(), self), {})
+        known.update({table: known.get(table) for table in tables} | self._describe(tables))
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self.names())
@@ -149,12 +154,12 @@ class MySQL(Relational[Connection]):
         return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}), "log")
 
     def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
-        followed = _FOLLOWED.get((os.getpid(), self)) or self._describe(self.names())
+        followed = _FOLLOWED.get((os.getpid(), self)) or {**self._describe(self.names())}
         found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
         return None if found is None else self._log(found, followed, {}, "control")
 
     def _log(
-        self, found: Resumption, followed: Mapping[TableName, TableSchema], files: dict[int, int], role: str
+        self, found: Resumption, followed: dict[TableName, TableSchema | None], files: dict[int, int], role: str
     ) -> MySQLLog:
         decoder = Decoder(
             _Tables(self, followed),
@@ -278,12 +283,15 @@ class MySQL(Relational[Connection]):
 class _Tables:
     """Which tables the log is decoded for (`decoder.Tables`)."""
 
-    def __init__(self, source: MySQL, followed: Mapping[TableName, TableSchema]) -> None:
+    def __init__(self, source: MySQL, followed: dict[TableName, TableSchema | None]) -> None:
         self._source = source
         self._followed = followed
 
     def captured(self, table: TableName) -> bool:
         return table in self._followed
+
+    def met(self, table: TableName) -> bool:
+        return self._followed.get(table) is not None
 
     def of_schema(self, schema: str) -> list[TableName]:
         return sorted(name for name in tuple(self._followed) if name.schema == schema)
@@ -295,7 +303,10 @@ class _Tables:
             return table_schema(mapped, flavor, self._source.types, types)
 
         with translating(f"reading the schema of {mapped.table}"):
-            return self._source._narrowed(self._source._with(describe, "log"))
+            found = self._source._narrowed(self._source._with(describe, "log"))
+        if self.captured(mapped.table) and not self.met(mapped.table):
+            self._followed[mapped.table] = found
+        return found
 
     def completed(self, mapped: TableMap) -> TableMap:
         def read(connection: Connection) -> TableMap | None:
@@ -319,7 +330,10 @@ class _Tables:
         return None if found is None else [table for table in self._followed if str(table) in found]
 
     def latest(self, table: TableName) -> TableSchema | None:
-        return self._source._describe([table], "log").get(table) or self._followed.get(table)
+        found = self._source._describe([table], "log").get(table) or self._followed.get(table)
+        if not self.met(table):
+            self._followed[table] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -343,9 +357,9 @@ class Select:
 _CHECKED: dict[tuple[int, MySQL], int] = {}
 """How many tables of a stream of this process its heartbeats have looked at."""
 
-_FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema]] = {}
-"""The tables that the log is decoded for in this process, as they were when they were first met. Of those that come
-later, the log is decoded from then on."""
+_FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema | None]] = {}
+"""The tables that the log is decoded for in this process, as they were when they were first met; None for one that was
+not there yet. Of those that come later, the log is decoded from then on."""
 
 _FILES: dict[tuple[int, Address], dict[int, int]] = {}
 """When the files of the log were begun that this process has read."""
