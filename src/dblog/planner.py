@@ -198,7 +198,7 @@ class Planner:
         cursors: list[Cursor] = []
         for dump in new:
             request = dump.request
-            there = self.tables.followed()
+            there = self._retrying(lambda: self._source.describe(tuple(self.tables.followed())))
             parts = self._retrying(lambda: admit(dump.id, request, there, self._source, self._pacer.pace()))  # noqa: B023
             self._desk.admitted(dump.id, {str(p.cursor.table): p.progress for p in parts})
             cursors += [p.cursor for p in parts]

@@ -62,6 +62,14 @@ def check(query: Query, database: AnyDatabase) -> None:
 # -- what can be asked for -----------------------------------------------------------------------------------
 
 
+def test_all_tables_are_those_that_are_there(stream: Query, control: Control, shop: AnyDatabase) -> None:
+    shop.execute("drop table pair")
+    dump = control.ask()
+    stream.until(lambda: control.dump(dump).state.ended)
+    assert control.dump(dump).state is State.completed
+    assert delivered(stream, dump) == list(range(1, 41))
+
+
 def test_a_table_is_delivered_again_and_its_progress_is_seen(
     stream: Query, control: Control, shop: AnyDatabase
 ) -> None:
