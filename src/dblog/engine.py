@@ -27,10 +27,11 @@ from dblog.core.event import EMPTIED_SEQ, truncation
 from dblog.core.offset import Offset
 from dblog.desk import Desk
 from dblog.errors import ConnectionLost, SourceError, SpoolError
-from dblog.planner import Planner, Settings
+from dblog.planner import Planner
 from dblog.repeat import read_again
 from dblog.retry import retrying
 from dblog.segments import Limit
+from dblog.settings import Settings
 from dblog.sources.base import Source, Wait
 from dblog.spool import LogFile, Segments, Spool, schema_from_text
 from dblog.state.store import Store

@@ -6,7 +6,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from dblog.following import Change, Following
 from dblog.pacer import Pacer
 from dblog.retry import retrying
 from dblog.segments import Limit, Segment, joined_holes, reach, same_schema
+from dblog.settings import Counts, Settings
 from dblog.sources.base import Source
 from dblog.spool import LogFile, Spool, schema_to_text
 from dblog.state.pipeline import request_number
@@ -43,37 +44,6 @@ STORE_SECONDS = 5.0
 
 LOCKED_SECONDS = 5.0
 """How long no round is tried after a table was found locked."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a stream runs."""
-
-    dump: bool = True
-    """Whether every table is dumped when the stream first meets it."""
-    before: bool = False
-    chunk_rows: int | None = None
-    parallelism: int = 2
-    read_ahead: int = 256 << 20
-    heartbeat: float = 30.0
-    patience: float = 300.0
-    follow_renamed: bool = False
-    """A table that has left its name goes on under the name it had; otherwise it stops the stream."""
-    follow_new: bool = True
-    """A table joins that is created while the stream runs; otherwise people are told."""
-
-
-@dataclass
-class Counts:
-    """What the stream has done in this life, for progress reports."""
-
-    windows: int = 0
-    dumped: int = 0
-    dropped: int = 0
-    events: int = 0
-
-    def to_json(self) -> dict[str, int]:
-        return dict(vars(self))
 
 
 class Planner:

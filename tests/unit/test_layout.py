@@ -18,7 +18,7 @@ LINES = 400
 # it stands.
 BASE = {"errors", "core", "sources.base"}
 LOG = BASE | {"spool", "segments", "capture", "tasks"}
-DRIVER = LOG | {"state", "admission", "desk", "pacer", "following", "tables", "planner", "retry", "engine"}
+DRIVER = LOG | {"state", "admission", "desk", "pacer", "following", "tables", "settings", "planner", "retry", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors", "core"},
@@ -35,8 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pacer": BASE | {"capture"},
     "following": BASE | {"capture"},
     "tables": BASE | {"spool", "desk"},
-    "planner": LOG | {"state", "admission", "desk", "pacer", "retry", "following", "tables"},
-    "engine": LOG | {"state", "desk", "planner", "repeat", "retry"},
+    "settings": set(),
+    "planner": LOG | {"state", "admission", "desk", "pacer", "retry", "following", "tables", "settings"},
+    "engine": LOG | {"state", "desk", "settings", "planner", "repeat", "retry"},
     "spark": DRIVER | {"sources", "spark"},
     "sinks": {"errors", "core", "sinks", "sources", "spark.json", "spark.envelope"},
     "pipelines": DRIVER | {"", "sources", "spark", "sinks", "control", "pipelines"},

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
-from dblog.planner import Settings
 from dblog.segments import Limit
+from dblog.settings import Settings
 from dblog.sources.mysql import connect as mysql
 from dblog.sources.postgres.connect import Address, parse
 
