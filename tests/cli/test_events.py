@@ -192,10 +192,10 @@ def test_a_publication_that_is_not_there_is_an_error(table: Database) -> None:
 
 def test_a_reader_that_goes_away_ends_it_quietly(table: Database, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*PROGRAM, "events", "--url", table.url, "--tables", "public.t"],
+        [*PROGRAM, "events", "--tables", "public.t"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "DBLOG_URL": table.url},
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -61,7 +61,7 @@ def test_java_is_needed(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_api_without_its_packages_names_the_extra(
     place: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "dblog.control.serve", None)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert "pip install 'dblog[http]'" in dblog(*command, code=2).stderr
 
 
