@@ -238,6 +238,8 @@ class MySQLDatabase:
         for connection in self._opened:
             if connection.open:
                 connection.close()
+        for at in [at for at in SESSIONS if at[1].database == self.name]:
+            SESSIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
         self.server.start()  # a test may have ended it
         self.server_execute(f"DROP DATABASE {mysql.identifier(self.name)}")
 

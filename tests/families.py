@@ -16,7 +16,6 @@ import pymysql.err
 
 from dblog.sources.mysql import source as mysql
 from dblog.sources.postgres.source import Postgres
-from dblog.sources.relational import SESSIONS
 from tests.conftest import Database, MySQLDatabase
 from tests.history import Row
 
@@ -137,8 +136,6 @@ class OnMySQL(MySQLDatabase):
         return self._siblings[-1]
 
     def drop(self) -> None:
-        for at in [at for at in SESSIONS if at[1].database == self.name]:
-            SESSIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
         super().drop()
         for name in self._siblings:
             MySQLDatabase(self.server, "mysql").execute(f"drop database {name}")
