@@ -29,6 +29,12 @@ def owned(life: Life, table: Table, *, loose: bool = False) -> Iterator[None]:
         yield
 
 
+def rewritten(life: Life, table: Table) -> bool:
+    """Whether a statement that gives a table new files has it dumped again: PostgreSQL does not say whose rows the new
+    files of a partition hold."""
+    return life.on_postgres and "partition" in table.extra
+
+
 def change(life: Life, table: Table, dice: Dice, count: int = 6) -> None:
     """Change some rows of a table that is owned."""
     session = Session(life.world)
@@ -116,7 +122,7 @@ def change_a_type(life: Life, dice: Dice) -> None:
         how = f"alter column {column} drop default, alter column {column} type {to} using {column}::{to}"
     else:
         how = f"modify {column} {to}"
-    with owned(life, table):
+    with owned(life, table, loose=rewritten(life, table)):
         life.database.execute(f"alter table {table.at} {how}")
         table.columns[column] = "int" if to == "bigint" else "text"
         for row in table.rows.values():
@@ -134,7 +140,7 @@ def change_the_replica_identity(life: Life, dice: Dice) -> None:
 
 def truncate(life: Life, dice: Dice) -> None:
     table = pick(life, dice, partitioned=True)
-    with owned(life, table):
+    with owned(life, table, loose=rewritten(life, table)):
         session = Session(life.world)
         session.execute(f"truncate table {table.at}")
         life.world.note_emptied(table, session)
