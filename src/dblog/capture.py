@@ -86,6 +86,12 @@ class Capture:
             return self._position
 
     @property
+    def reached(self) -> tuple[int, str | None]:
+        """How far the log is captured: the position and its place."""
+        with self._changed:
+            return self._position, self._place
+
+    @property
     def lag(self) -> float:
         """How long after its commit the last transaction was captured, if the two clocks agree; zero when none was
         captured for a while."""

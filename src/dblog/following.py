@@ -120,6 +120,8 @@ class Following:
             if now - self._looked <= (min(AGAIN_SECONDS, self._seconds) if hurry else self._seconds):
                 return
         capture.redefined.clear()
+        # a server whose log was reset goes on sending heartbeats, and nothing else
+        self._source.check_position(*capture.reached)
         survey = self._source.survey(self.followed(start))
         if start.followed is None and self._earlier is None:
             self._take_over(start, survey)

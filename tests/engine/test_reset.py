@@ -33,7 +33,7 @@ def test_a_log_that_is_reset_under_a_running_stream_is_a_lost_position(
     table: OnMySQL, query: MakeQuery, rotated: bool
 ) -> None:
     table.execute(*["flush binary logs"] * rotated, "update t set n = 3 where id = 9")
-    stream = query()
+    stream = query(heartbeatSeconds=1)
     stream.catch_up()
     table.reset_log()
     table.execute("update t set n = 1 where id = 5")

@@ -244,6 +244,10 @@ class Source(Boundaries, Protocol):
         """The position of the end of the database's log now."""
         ...
 
+    def check_position(self, position: int, place: str | None) -> None:
+        """Raise PositionLost when the log could not be opened after the position."""
+        ...
+
     def stream(self, position: int, place: str | None) -> LogStream:
         """Open the log after `position`, which on another server is found by its `place`; positions only grow all the
         same. Raises PositionLost when the log no longer reaches back that far."""
