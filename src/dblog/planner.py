@@ -237,7 +237,7 @@ class Planner:
         segments = capture.between(start.position, position, self._following.followed(start))
         files = self._looked_at(segments)
         change = self._following.at(start, position)
-        mark = self._mark(start, position, token, capture, change)
+        mark = self._mark(start, position, token, capture, segments, change)
         staged = same_schema(start, staged, files)
         if not self._source.comparable(start.place, mark.place):
             # chunks may show what was committed on another server and is on no other: they are read again
@@ -280,7 +280,7 @@ class Planner:
         segments = capture.between(start.position, position, self._following.followed(start))
         files = self._looked_at(segments)
         change = self._following.at(start, position)
-        mark = self._mark(start, position, None, capture, change)
+        mark = self._mark(start, position, None, capture, segments, change)
         if files:
             self._pacer.log_had_changes()
         later, pace = replace(orders, wanted=()), self._pacer.pace()
@@ -340,12 +340,19 @@ class Planner:
         self.tables.saw(files, self._spool)
         return files
 
-    def _mark(self, start: Offset, position: int, token: str | None, capture: Capture, change: Change) -> Mark:
+    def _mark(
+        self,
+        start: Offset,
+        position: int,
+        token: str | None,
+        capture: Capture,
+        segments: Sequence[Segment],
+        change: Change,
+    ) -> Mark:
         """What there is to say of a position that ends a batch. First what a select might miss: not before the log up
         to there has been seen."""
         assert start.position is not None
         place = capture.place(position)
-        segments = capture.between(start.position, position, self._following.followed(start))
         commits = [s.commits.between(start.position, position) for s in segments]
         shown = np.concatenate([np.array(start.suspects, np.int64), *(c.xids for c in commits)])
         suspects = self._source.invisible(shown, place) if len(shown) else ()
