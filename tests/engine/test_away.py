@@ -28,17 +28,6 @@ def started(table: AnyDatabase, query: MakeQuery) -> Started:
     return start
 
 
-@pytest.fixture
-def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Forget what only a process knows, as a new one does."""
-
-    def forget() -> None:
-        monkeypatch.setattr("dblog.sources.mysql.source._FOLLOWED", {})
-        monkeypatch.setattr("dblog.sources.postgres.source._KNOWN", {})
-
-    return forget
-
-
 def rows(stream: Query) -> dict[int, int]:
     return {key[1]: row["n"] for key, row in stream.history.state().items() if key[0] == "t"}
 
@@ -68,7 +57,6 @@ COME = ("alter table spare_n rename to t",)
 def test_a_stream_that_starts_while_a_table_is_away_follows_what_comes(
     table: AnyDatabase,
     started: Started,
-    forget: Callable[[], None],
     seen: str,
     goes: tuple[str, ...],
     comes: tuple[str, ...],
@@ -84,7 +72,6 @@ def test_a_stream_that_starts_while_a_table_is_away_follows_what_comes(
         stream.catch_up()
         stream.until(lambda: not rows(stream))
     stream.stop()
-    forget()
     stream.restart()
     stream.catch_up()
     table.execute(*comes)
@@ -95,14 +82,11 @@ def test_a_stream_that_starts_while_a_table_is_away_follows_what_comes(
 
 
 @on_mysql
-def test_a_table_that_is_away_when_the_stream_starts_is_named(
-    table: OnMySQL, started: Started, forget: Callable[[], None]
-) -> None:
+def test_a_table_that_is_away_when_the_stream_starts_is_named(table: OnMySQL, started: Started) -> None:
     stream = started()
     stream.catch_up()
     stream.stop()
     table.execute(*DROP)
-    forget()
     stream.restart()
     stream.catch_up()
     assert "what was delivered of it stays" in stream.engine.status()["left_out"][f"{table.schema}.t"]
@@ -115,27 +99,23 @@ def test_a_table_that_is_away_when_the_stream_starts_is_named(
 @on_mysql
 @pytest.mark.parametrize("away", [LEAVE, DROP])
 def test_what_was_undone_while_the_stream_was_stopped_is_followed(
-    table: OnMySQL, started: Started, forget: Callable[[], None], away: tuple[str, ...]
+    table: OnMySQL, started: Started, away: tuple[str, ...]
 ) -> None:
     stream = started()
     stream.catch_up()
     stream.stop()
     table.execute(*away, *(RETURN if away == LEAVE else CREATE))
-    forget()
     stream.restart()
     check(stream, table)
     assert stream.history.count("truncate") >= 1
 
 
 @on_mysql
-def test_a_table_that_is_there_is_not_emptied_by_create_if_not_exists(
-    table: OnMySQL, started: Started, forget: Callable[[], None]
-) -> None:
+def test_a_table_that_is_there_is_not_emptied_by_create_if_not_exists(table: OnMySQL, started: Started) -> None:
     stream = started()
     stream.catch_up()
     table.execute(*LEAVE)
     stream.stop()
-    forget()
     stream.restart()
     stream.catch_up()
     table.execute(*RETURN)
@@ -152,7 +132,7 @@ def test_a_table_that_is_there_is_not_emptied_by_create_if_not_exists(
 @pytest.mark.parametrize("moment", ["before the first round", "in the first dump", "after it"])
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_table_that_is_away_during_its_first_dump_is_dumped_when_it_is_back(
-    table: AnyDatabase, started: Started, forget: Callable[[], None], moment: str, killed: bool
+    table: AnyDatabase, started: Started, moment: str, killed: bool
 ) -> None:
     stream = started()
     if moment == "before the first round":
@@ -164,7 +144,6 @@ def test_a_table_that_is_away_during_its_first_dump_is_dumped_when_it_is_back(
     table.execute(*LEAVE)
     if killed:
         stream.stop()
-        forget()
         stream.restart()
     for _ in range(4):
         stream.step()

@@ -151,7 +151,7 @@ ON_MARIADB: dict[str, tuple[str, ...]] = {
     "rename if exists": (
         "create table c (id int primary key, n int)",
         "insert into c values (7, 7), (70, 70)",
-        "rename table if exists t nowait to b, nothing to nowhere, c to t",
+        "rename table if exists t wait 30 to b, nothing to nowhere, c to t",
     ),
     "duplicates that an ALTER removes": (
         "update t set n = id div 2",

@@ -77,9 +77,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
 def test_a_wrong_setting_is_shown_with_its_hint_and_without_a_traceback() -> None:
     done = run("check", "--tables", "public.*", DBLOG_URL="oracle://app:secret-7@localhost/shop")
     assert done.returncode == 2
-    warning, error, *_ = done.stderr.splitlines()
-    assert "set DBLOG_URL instead" in warning
-    assert error.startswith("error: option 'url' is not the URL of a database that is known here")
+    assert done.stderr.startswith("error: option 'url' is not the URL of a database that is known here")
     assert "hint: write it as postgresql://" in done.stderr
     assert "Traceback" not in done.stderr
     assert "secret-7" not in done.stdout + done.stderr

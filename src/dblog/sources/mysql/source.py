@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -43,6 +42,21 @@ CHECKED_TABLES = 20
 """How many tables a heartbeat looks at; the next one goes on with the others."""
 
 
+@dataclass
+class _Learnt:
+    """What one stream has learnt while it reads the log."""
+
+    followed: dict[TableName, TableSchema | None] = field(default_factory=dict)
+    """The tables that the log is decoded for, as they were when they were first met; None for one that was not there
+    yet. Of those that come later, the log is decoded from then on."""
+    files: dict[int, int] = field(default_factory=dict)
+    """When each file of the log that has been read was begun."""
+    shift: int = 0
+    """How far the numbers of the server's files are shifted in the positions of the stream."""
+    checked: int = 0
+    """How many tables the heartbeats have looked at."""
+
+
 @dataclass(frozen=True)
 class MySQL(Relational[Connection]):
     """A MySQL or MariaDB server and the tables to follow. Connections are per process, made when needed.
@@ -60,6 +74,7 @@ class MySQL(Relational[Connection]):
     before: bool = False
     writes: bool = True
     """Watermarks are written; otherwise windows end without writing anything."""
+    _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
@@ -81,10 +96,10 @@ class MySQL(Relational[Connection]):
     def _check_some(self, tables: Collection[TableName]) -> None:
         """See that the tables can still be followed, some at a time: each asks the catalog several questions."""
         names = sorted(tables)
-        at = _CHECKED.get((os.getpid(), self), 0) % max(len(names), 1)
+        at = self._learnt.checked % max(len(names), 1)
         some = (names[at:] + names[:at])[:CHECKED_TABLES]
         self._with(lambda connection: preflight.check_tables(connection, some))
-        _CHECKED[os.getpid(), self] = at + len(some)
+        self._learnt.checked = at + len(some)
 
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
         """The log has the changes of every table, and says what happens to those that are followed."""
@@ -94,8 +109,7 @@ class MySQL(Relational[Connection]):
         setup = self._setup_of(tuple(t for t in found if t not in followed))
         wrong = self._with(lambda connection: preflight.unusable(connection, setup)) if setup.tables else {}
         kept = select_tables(self.patterns, followed)
-        known = _FOLLOWED.get((os.getpid(), self), {})
-        absent = {t: ABSENT for t in kept if t not in found and known.get(t) is None}
+        absent = {t: ABSENT for t in kept if t not in found and self._learnt.followed.get(t) is None}
         return Survey({t: Followed() for t in (*kept, *setup.tables) if t not in wrong}, left_out={**wrong, **absent})
 
     def admit(self, tables: Collection[TableName]) -> Admission:
@@ -104,7 +118,7 @@ class MySQL(Relational[Connection]):
         return Admission(known, self.latest())
 
     def follow(self, tables: Mapping[TableName, Followed]) -> None:
-        known = _FOLLOWED.setdefault((os.getpid(), self), {})
+        known = self._learnt.followed
         known.update({table: known.get(table) for table in tables} | self._describe(tables))
 
     def tables(self) -> Mapping[TableName, TableSchema]:
@@ -134,8 +148,8 @@ class MySQL(Relational[Connection]):
 
     @property
     def _shift(self) -> int:
-        """What the positions of the log that this process reads have more than the server's own."""
-        return position(_SHIFTS.get((os.getpid(), self.address), 0), 0)
+        """What the positions of the stream have more than the server's own."""
+        return position(self._learnt.shift, 0)
 
     def check_position(self, position: int, place: str | None) -> None:
         """Raise PositionLost unless the server's log still reaches back to the position."""
@@ -146,15 +160,15 @@ class MySQL(Relational[Connection]):
 
     def stream(self, position: int, place: str | None) -> MySQLLog:
         # called by the thread of the log, and a connection is one thread's
-        followed = _FOLLOWED.setdefault((os.getpid(), self), {})
+        followed = self._learnt.followed
         if not followed:
             followed.update(self._describe(self.names("log"), "log"))
         found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
-        _SHIFTS[os.getpid(), self.address] = found.place.shift
-        return self._log(found, followed, _FILES.setdefault((os.getpid(), self.address), {}), "log")
+        self._learnt.shift = found.place.shift
+        return self._log(found, followed, self._learnt.files, "log")
 
     def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
-        followed = _FOLLOWED.get((os.getpid(), self)) or {**self._describe(self.names())}
+        followed = self._learnt.followed or {**self._describe(self.names())}
         found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
         return None if found is None else self._log(found, followed, {}, "control")
 
@@ -185,7 +199,7 @@ class MySQL(Relational[Connection]):
 
     def place(self, place: str | None, commits: Commits, position: int) -> str:
         there = Place.parse(place).after(commits.origins, commits.numbers)
-        created = _FILES.get((os.getpid(), self.address), {}).get(file_and_place(position)[0], 0)
+        created = self._learnt.files.get(file_and_place(position)[0], 0)
         return str(replace(there, created=created))
 
     def comparable(self, place: str | None, other: str | None) -> bool:
@@ -352,17 +366,3 @@ class Select:
         own = self._extent.where is not None or bool(self._extent.keys)
         with self._source._reading(f"reading table {self.schema.table}", everything=own):
             self._source._with(read, "chunks")
-
-
-_CHECKED: dict[tuple[int, MySQL], int] = {}
-"""How many tables of a stream of this process its heartbeats have looked at."""
-
-_FOLLOWED: dict[tuple[int, MySQL], dict[TableName, TableSchema | None]] = {}
-"""The tables that the log is decoded for in this process, as they were when they were first met; None for one that was
-not there yet. Of those that come later, the log is decoded from then on."""
-
-_FILES: dict[tuple[int, Address], dict[int, int]] = {}
-"""When the files of the log were begun that this process has read."""
-
-_SHIFTS: dict[tuple[int, Address], int] = {}
-"""How far the numbers of a server's files are shifted by the stream of this process."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -50,9 +49,13 @@ from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slo
 """
 
 
-_KNOWN: dict[tuple[int, Postgres], Mapping[str, TableName]] = {}
-"""The names under which a stream of this process follows tables, by their OIDs. Replaced as a whole, never changed: the
-thread of the log reads it."""
+@dataclass
+class _Learnt:
+    """What one stream has learnt while it reads the log."""
+
+    names: Mapping[str, TableName] = field(default_factory=dict)
+    """The names under which tables are followed, by their OIDs. Replaced as a whole, never changed: the thread of the
+    log reads it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Postgres(Relational[Connection]):
     before: bool = False
     writes: bool = True
     """Watermarks are written; otherwise windows end without writing anything."""
+    _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
 
@@ -108,7 +112,7 @@ class Postgres(Relational[Connection]):
 
     def follow(self, tables: Mapping[TableName, Followed]) -> None:
         known = {f.identity: table for table, f in tables.items()}
-        _KNOWN[os.getpid(), self] = {**_KNOWN.get((os.getpid(), self), {}), **known}
+        self._learnt.names = {**self._learnt.names, **known}
 
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self.names())
@@ -156,7 +160,7 @@ class Postgres(Relational[Connection]):
 
         def resolve(relation: Relation) -> TableSchema | None:
             """A table that is followed keeps its name here, whatever name it has got."""
-            table = _KNOWN.get((os.getpid(), self), {}).get(str(relation.oid))
+            table = self._learnt.names.get(str(relation.oid))
             if table is None and not select_tables(self.patterns, [TableName(relation.schema, relation.name)]):
                 return None
 
@@ -165,6 +169,7 @@ class Postgres(Relational[Connection]):
                     refuse_deferrable_keys(cursor, [relation.oid], self.slot)
                     return relation_schema(cursor, relation, self.types, table)
 
+            self._session("log")  # a server that does not let us in says nothing about the table
             try:
                 return self._narrowed(self._with(schema, "log"))
             except PreconditionFailed:
