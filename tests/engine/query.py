@@ -150,7 +150,8 @@ class Query:
             captured = self.engine.report().get("captured", 0)
             if not moved and self.dumped and captured >= target:
                 return
-            assert time.monotonic() < deadline, f"not reached in {seconds} s: {self.offsets[-1:]}"
+            state = f"moved {moved}, dumped {self.dumped}, captured {captured}, wanted {target}"
+            assert time.monotonic() < deadline, f"not reached in {seconds} s: {state}, {self.offsets[-1:]}"
 
 
 def _pylist(batch: pa.RecordBatch) -> list[Row]:
