@@ -15,7 +15,7 @@ from bench.figures import Figure, Target
 from bench.mysql import mysql
 from bench.ours import Ours
 from bench.postgres import Postgres, postgres
-from dblog.demo.mysqld import find_mariadb, find_mysql
+from dblog.testing.mysql_server import find_mariadb, find_mysql
 
 SOURCES = ("postgres", "mariadb", "mysql")
 PARTS = ("catchup", "dump", "latency", "writers", "memory")

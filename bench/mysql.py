@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.database import DELETES, INSERTS, UPDATES, Database, Stretch
-from dblog.demo.mysqld import MYSQL, Install, MySQLServer
-from dblog.sources.mysql.connect import connect, parse, server
+from dblog.databases.mysql.connect import connect, parse, server
+from dblog.testing.mysql_server import MYSQL, Install, MySQLServer
 
 MEMORY = {"innodb_buffer_pool_size": "1G"}
 # No checkpoint in the middle of a measurement.

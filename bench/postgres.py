@@ -13,7 +13,7 @@ import psycopg2
 
 from bench.database import DELETES, INSERTS, UPDATES, Database, Stretch
 from bench.debezium import FORMATS
-from dblog.demo.server import PostgresServer
+from dblog.testing.postgres_server import PostgresServer
 
 SETTINGS = {
     "shared_buffers": "1GB",

@@ -24,18 +24,18 @@ from rich.console import Console
 
 from dblog.cli.program import FAILED, INTERRUPTED, exit_code, show
 from dblog.cli.signals import terminable
+from dblog.databases.mysql.connect import connect as connect_mysql
 from dblog.demo.board import Board
 from dblog.demo.database import MARIADB_SETTINGS, POSTGRES_SETTINGS
-from dblog.demo.mysqld import MySQLServer, find_mariadb
-from dblog.demo.server import PostgresServer
-from dblog.demo.spark import local_spark, quiet
 from dblog.errors import DBLogError
 from dblog.pipelines.config import read_config
 from dblog.pipelines.readiness import check_routes
 from dblog.pipelines.running import DRAIN_SECONDS, Stream, streams_of
-from dblog.sources.mysql.connect import connect as connect_mysql
 from dblog.spark.failure import cause
 from dblog.spark.java import check_java
+from dblog.spark.local import local_spark, quiet
+from dblog.testing.mysql_server import MySQLServer, find_mariadb
+from dblog.testing.postgres_server import PostgresServer
 
 ACTS_PER_SECOND = 50
 LOOK_SECONDS = 0.1

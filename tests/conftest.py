@@ -24,12 +24,12 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from dblog.demo.mysqld import MySQLServer, find_mariadb, find_mysql
-from dblog.demo.server import PostgresServer, find_install
-from dblog.sources.mysql import connect as mysql
-from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor
+from dblog.databases.mysql import connect as mysql
+from dblog.databases.mysql.flavor import MARIADB, MYSQL, Flavor
 from dblog.sources.relational import SESSIONS
-from tests.given import GIVEN, GivenServer
+from dblog.testing.mysql_server import MySQLServer, find_mariadb, find_mysql
+from dblog.testing.postgres_server import PostgresServer, find_install
+from tests.external_server import GIVEN, GivenServer
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:

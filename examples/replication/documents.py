@@ -21,7 +21,7 @@ import psycopg2
 
 from dblog.errors import SinkUnreachable
 from dblog.sinks.base import Batch, Place, TableBatch
-from dblog.sinks.net import net
+from dblog.sinks.net_effect import net
 from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from dblog.core.schema import TableName
+from dblog.databases.postgres.connect import connect, parse
 from dblog.errors import PreconditionFailed
 from dblog.sources.postgres import stream
-from dblog.sources.postgres.connect import connect, parse
-from dblog.sources.postgres.look import WATERMARK
 from dblog.sources.postgres.pgoutput import Decoder
+from dblog.sources.postgres.preflight_checks import WATERMARK
 from dblog.sources.postgres.slots import passing_publication
 from dblog.sources.postgres.stream import PostgresLog
 from tests.cli.program import PROGRAM, SOURCE, Process, dblog

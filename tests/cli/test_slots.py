@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dblog.databases.postgres.connect import connect
 from dblog.errors import SourceError
-from dblog.sources.postgres.connect import connect
 from dblog.sources.postgres.slots import drop_slot, read_slots
 from dblog.state.pipeline import Pipeline
 from dblog.state.store import Store

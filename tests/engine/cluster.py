@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dblog.sources.mysql.connect import parse
+from dblog.databases.mysql.connect import parse
 from tests.conftest import MySQLDatabase, mysql_server_of
 
 _SETTINGS = {

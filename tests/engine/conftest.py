@@ -41,7 +41,7 @@ on_every = on(EVERY)
 @pytest.fixture(autouse=True)
 def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly every test ends by finding that there is nothing more."""
-    monkeypatch.setattr("dblog.planner.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("dblog.planning.planner.POLL_SECONDS", 0.05)
 
 
 @pytest.fixture(params=USUAL)

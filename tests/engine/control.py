@@ -15,7 +15,7 @@ class Control:
 
     def __init__(self, query: Query) -> None:
         self._query = query
-        self.pipeline = Pipeline(open_store(query.given["state"]), query.engine.desk._name)  # type: ignore[union-attr]
+        self.pipeline = Pipeline(open_store(query.given["state"]), query.engine.sync._name)  # type: ignore[union-attr]
 
     def ask(self, tables: str | None = None, **request: Any) -> str:
         dump = self.pipeline.submit(read_request(tables, **request))
@@ -24,8 +24,8 @@ class Control:
 
     def noticed(self) -> None:
         """The stream has seen what was said, and the store what the stream said."""
-        assert self._query.engine.desk is not None
-        self._query.engine.desk.exchange(10.0)
+        assert self._query.engine.sync is not None
+        self._query.engine.sync.exchange(10.0)
 
     def wish(self, dump: str, wish: Wish) -> None:
         self.pipeline.wish(dump, wish)

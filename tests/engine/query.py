@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from dblog.engine import Engine
+from dblog.planning.engine import Engine
 from dblog.spark.options import read_options
 from dblog.spark.source import ChangeReader, DBLogSource, Lane
-from dblog.spark.work import Work
-from dblog.tasks import Emit, Log, Select
+from dblog.work.lanes import Work
+from dblog.work.tasks import Emit, Log, Select
 from tests.history import History, Row
 
 Json = dict[str, Any]

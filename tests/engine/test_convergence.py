@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog.tasks import Emit, Log, Select
+from dblog.work.tasks import Emit, Log, Select
 from tests.engine.conftest import MakeQuery, on_every, rows_of
 from tests.engine.writers import create_hot, versions_of, writers
 from tests.families import AnyDatabase

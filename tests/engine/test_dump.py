@@ -10,7 +10,7 @@ import pytest
 
 from dblog.errors import PreconditionFailed
 from dblog.spark.source import Lane
-from dblog.tasks import Emit, Log, Select, stage
+from dblog.work.tasks import Emit, Log, Select, stage
 from tests.engine.conftest import MakeQuery, check, on_families, on_postgres, rows_of
 from tests.engine.query import Query
 from tests.engine.writers import create_hot, writers

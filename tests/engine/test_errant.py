@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dblog.databases.mysql.flavor import MARIADB as MARIADB_FLAVOR
 from dblog.errors import PositionLost
-from dblog.sources.mysql.flavor import MARIADB as MARIADB_FLAVOR
 from dblog.sources.mysql.stream import MySQLLog
 from tests.conftest import EVERY_MYSQL_SERVER, MYSQL_SERVERS, MySQLDatabase
 from tests.engine.cluster import Cluster
@@ -258,7 +258,7 @@ def test_a_position_belongs_to_the_server_that_counts_it(
     second = cluster.promote()
     read = MySQLLog.read
     monkeypatch.setattr(MySQLLog, "read", lambda self, timeout, eager=False: time.sleep(0.01) or [])
-    monkeypatch.setattr("dblog.planner.Planner._overdue", lambda *args: True)
+    monkeypatch.setattr("dblog.planning.planner.Planner._overdue", lambda *args: True)
     stream.restart(url=second.url)
     before = stream.committed
     assert not stream.plan() or stream.offsets[-1]["place"] == before["place"]

@@ -15,7 +15,7 @@ from dblog.errors import PositionLost
 from dblog.sources.mysql.preflight import admin_sql
 from dblog.sources.mysql.source import MySQL
 from dblog.spark.options import read_options
-from dblog.tasks import Emit, Log
+from dblog.work.tasks import Emit, Log
 from tests.conftest import MYSQL_SERVERS, MySQLDatabase
 from tests.engine.cluster import Cluster
 from tests.engine.query import Query

@@ -338,7 +338,7 @@ def test_a_batch_in_which_a_table_was_replaced_is_repeated_as_it_was(table: OnPo
 
 
 def _kinds() -> tuple[Any, ...]:
-    from dblog.tasks import Emit, Log
+    from dblog.work.tasks import Emit, Log
 
     return Log, Emit
 

@@ -199,7 +199,7 @@ def test_a_batch_with_the_first_log_of_a_new_table_is_repeated_as_it_was(table: 
     for n in range(60):
         table.execute(f"insert into u values ({n}, 0)", f"update t set n = {n} where id = 5")
         while stream.plan():
-            from dblog.tasks import Emit, Log
+            from dblog.work.tasks import Emit, Log
 
             rows = list(stream.rows(stream.work(), Log, Emit))
             again = n % 3 == 0

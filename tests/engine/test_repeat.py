@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog.tasks import Emit, Log
+from dblog.work.tasks import Emit, Log
 from tests.engine.conftest import MakeQuery, check, on_families
 from tests.families import AnyDatabase
 

@@ -447,7 +447,7 @@ def test_a_dump_backs_off_while_the_source_is_busy_and_says_why(
     why: str,
 ) -> None:
     shop.execute("create table busy (n int)", "insert into busy values (1)")
-    monkeypatch.setattr("dblog.capture.Capture.lag", 7.5)
+    monkeypatch.setattr("dblog.capture.capture.Capture.lag", 7.5)
     if "max_select_seconds" in settings:
         monkeypatch.setattr("dblog.core.throttle.PENALTY_SECONDS", 60.0)
     control.set(**settings)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql.err
 
-from dblog.sources.mysql.connect import Connection, parse
+from dblog.databases.mysql.connect import Connection, parse
 from tests.history import AUDIT, MYSQL_AUDIT, audited
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from dblog.core.schema import TableName, TableSchema
-from dblog.demo.mysqld import find_mariadb
 from dblog.sinks.base import Batch, TableBatch
+from dblog.testing.mysql_server import find_mariadb
 from examples import scenery
 from examples.activity import __main__ as activity
 from examples.activity.activity import into

@@ -21,10 +21,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dblog.demo.kafka import KafkaBroker, find_kafka
-from dblog.demo.mysqld import MySQLServer
-from dblog.demo.own import free_port
-from dblog.demo.server import PostgresServer
+from dblog.testing.kafka_broker import KafkaBroker, find_kafka
+from dblog.testing.mysql_server import MySQLServer
+from dblog.testing.postgres_server import PostgresServer
+from dblog.testing.server_process import free_port
 from tests.conftest import EVERY_MYSQL_SERVER
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 from tests.install.bare import Bare

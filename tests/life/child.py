@@ -11,14 +11,14 @@ import psycopg2  # noqa: F401  loaded once, before the processes are forked
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-import dblog.planner
+import dblog.planning.planner
 import dblog.sources.mysql.source
 import dblog.sources.postgres.source
+from dblog.capture.spool import Spool
 from dblog.errors import DBLogError
 from dblog.spark.options import read_options
 from dblog.spark.source import ChangeReader, DBLogSource, Lane
-from dblog.spool import Spool
-from dblog.tasks import Emit, Log, Select
+from dblog.work.tasks import Emit, Log, Select
 from tests.life import sabotage
 from tests.life.checker import Event
 from tests.life.replay import Attempt, batch_of
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.05
 
 
 def serve(pipe: Connection, given: dict[str, str]) -> None:
-    dblog.planner.POLL_SECONDS = POLL_SECONDS
+    dblog.planning.planner.POLL_SECONDS = POLL_SECONDS
     if broken := given.pop("sabotage", ""):
         sabotage.apply(broken)
     reader = Reader(given)
@@ -82,9 +82,9 @@ class Reader:
 
     def exchange(self) -> None:
         """Have the stream look at its state store."""
-        desk = self.reader._started()[0].desk
-        assert desk is not None
-        desk.exchange(20.0)
+        sync = self.reader._started()[0].sync
+        assert sync is not None
+        sync.exchange(20.0)
 
     def joining(self) -> bool:
         """Whether a table is about to be followed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from dblog.sources.mysql.connect import parse
+from dblog.databases.mysql.connect import parse
 from tests.conftest import mysql_server_of
 from tests.families import OnMySQL
 from tests.life.life import Failure, Life

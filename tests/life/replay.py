@@ -22,14 +22,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dblog.capture.spool import Spool
 from dblog.sinks.base import Batch, Place, TableBatch
 from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
-from dblog.sinks.sql.books import Books
+from dblog.sinks.sql.ledger import Ledger
 from dblog.spark.ranges import OPTION, RangeReader, TableRange, ranges_of
-from dblog.spark.work import Work
-from dblog.spool import Spool
-from dblog.tasks import Emit, Log
+from dblog.work.lanes import Work
+from dblog.work.tasks import Emit, Log
 from tests.conftest import Database
 from tests.life.checker import NEVER, Key, Row, Violation, check_state
 from tests.life.world import as_text
@@ -128,7 +128,7 @@ def replay(history: Sequence[Attempt | Settled], spark: SparkSession, database: 
             again = isinstance(following, Attempt) and following.number == item.number
             repeated += again
             if again and repeated % 2:
-                with suppress(_Died), mock.patch.object(Books, "record", side_effect=_Died):
+                with suppress(_Died), mock.patch.object(Ledger, "record", side_effect=_Died):
                     sink.write(_batch(item, spark))
             else:
                 sink.write(_batch(item, spark))

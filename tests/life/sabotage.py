@@ -14,7 +14,7 @@ def _survivors(rows: pa.Table, *_: Any) -> pa.Array:
 
 
 PATCHES: dict[str, tuple[str, Callable[..., Any]]] = {
-    "dump rows are kept that the log has newer": ("dblog.tasks.survivors", _survivors),
+    "dump rows are kept that the log has newer": ("dblog.work.tasks.survivors", _survivors),
     "rounds do not wait for commits that nobody sees": (
         "dblog.sources.postgres.source.Postgres.invisible",
         lambda self, xids, place: (),

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog.demo.server import PostgresServer
 from dblog.sinks.sql.postgres import Postgres
+from dblog.testing.postgres_server import PostgresServer
 from tests.conftest import Database
 from tests.life.life import Failure, Life
 from tests.life.run import live, replay_into

@@ -20,9 +20,9 @@ import psycopg2
 import psycopg2.extras
 import pytest
 
-from dblog.demo import own as module
-from dblog.demo.server import PostgresServer, find_install
 from dblog.errors import ConfigError, SourceError
+from dblog.testing import server_process as module
+from dblog.testing.postgres_server import PostgresServer, find_install
 from tests.conftest import Database
 from tests.proxy import Proxy
 
@@ -117,7 +117,7 @@ def test_data_in_a_named_directory_outlives_the_server(folder: Path) -> None:
 
 def test_a_server_dies_with_its_owner_even_by_kill_9() -> None:
     program = (
-        "import sys, time; from dblog.demo.server import PostgresServer\n"
+        "import sys, time; from dblog.testing.postgres_server import PostgresServer\n"
         "server = PostgresServer(settings={'fsync': 'off'}).start()\n"
         "print((server.data / 'postmaster.pid').read_text().split()[0], server.log.parent, flush=True)\n"
         "time.sleep(60)"

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dblog.core.event import DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.sinks.base import Batch, TableBatch
-from dblog.spark.rows import Typed
+from dblog.work.rows import Typed
 
 T = TableSchema(
     TableName("public", "t"), (Column("id", "integer", pa.int32()), Column("note", "text", pa.string())), ("id",)

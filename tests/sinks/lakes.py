@@ -24,7 +24,7 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.packages import package_of
-from dblog.spark.rows import Typed
+from dblog.work.rows import Typed
 from tests.sinks.target import Key, Row, Target
 from tests.spark.home import QUICK_START, local_session
 

@@ -15,7 +15,7 @@ from typing import Any
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, TableBatch
-from dblog.sinks.net import net
+from dblog.sinks.net_effect import net
 from dblog.sinks.settings import SCHEMA_CHANGES, Setting, text
 from tests.sinks.target import Key, Row, Target
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pymysql.cursors
 
 from dblog.core.schema import Column, TableName
-from dblog.sources.mysql.connect import identifier as my_name
-from dblog.sources.postgres.connect import SESSION
-from dblog.sources.postgres.connect import identifier as pg_name
+from dblog.databases.mysql.connect import identifier as my_name
+from dblog.databases.postgres.connect import SESSION
+from dblog.databases.postgres.connect import identifier as pg_name
 from tests.conftest import Database, MySQLDatabase
 from tests.proxy import Proxy
 from tests.sinks.target import Key, Row, Target
@@ -43,7 +43,7 @@ class PostgresTarget(Target):
     def name(self, table: TableName) -> str:
         return pg_name(*table)
 
-    def books(self, table: str) -> str:
+    def ledger(self, table: str) -> str:
         return f"dblog.{table}"
 
     def types(self, table: TableName) -> dict[str, str]:
@@ -121,7 +121,7 @@ class MySQLTarget(Target):
     def name(self, table: TableName) -> str:
         return my_name(self.database.name, table.name)
 
-    def books(self, table: str) -> str:
+    def ledger(self, table: str) -> str:
         return f"{self.records}.{table}"
 
     def types(self, table: TableName) -> dict[str, str]:

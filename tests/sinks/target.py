@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dblog.core.schema import Column, TableName
-from dblog.pipelines import kinds
+from dblog.pipelines import sink_kinds
 from dblog.sinks.base import Place, Sink
 from dblog.sinks.settings import read_settings
 
@@ -74,7 +74,7 @@ class Target(ABC):
 
 def sink_class(name: str) -> type[Sink]:
     if name not in OWN:
-        return kinds.sink_class(name)
+        return sink_kinds.sink_class(name)
     module, _, attribute = OWN[name].partition(":")
     found: type[Sink] = getattr(import_module(module), attribute)
     return found

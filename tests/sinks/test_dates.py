@@ -23,7 +23,7 @@ from dblog.sinks.ndjson import NdjsonSink, StdoutSink
 from dblog.sinks.parquet import ParquetSink
 from dblog.sinks.python import PythonSink
 from dblog.sinks.settings import read_settings
-from dblog.spark.rows import Typed
+from dblog.work.rows import Typed
 
 pytestmark = pytest.mark.spark
 

@@ -21,13 +21,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dblog.core.schema import TableName, TableSchema
-from dblog.demo.kafka import KafkaBroker, find_kafka
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, TableBatch
 from dblog.sinks.formats import event_columns
 from dblog.sinks.kafka import KafkaSink
 from dblog.sinks.packages import RELEASES
 from dblog.sinks.settings import read_settings
+from dblog.testing.kafka_broker import KafkaBroker, find_kafka
 from tests.sinks.batches import T, change, frame, read
 from tests.sinks.envelopes import EnvelopeTarget
 from tests.sinks.suite import SinkSuite
@@ -367,7 +367,7 @@ def test_a_broker_that_does_not_answer_is_away(spark: SparkSession, tmp_path: Pa
 
 ORPHANED = """
 import os, signal
-from dblog.demo.kafka import KafkaBroker
+from dblog.testing.kafka_broker import KafkaBroker
 broker = KafkaBroker().start()
 print(broker.port, broker.data.parent, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

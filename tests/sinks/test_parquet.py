@@ -17,7 +17,7 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SinkError
 from dblog.sinks.base import Batch, TableBatch
 from dblog.sinks.folder import folder_name
-from dblog.spark.rows import Typed
+from dblog.work.rows import Typed
 from tests.sinks.suite import SinkSuite
 from tests.sinks.target import Key, Row, Target, replayed
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dblog.demo.mysqld import MySQLServer
-from dblog.demo.server import PostgresServer
+from dblog.testing.mysql_server import MySQLServer
+from dblog.testing.postgres_server import PostgresServer
 from tests.conftest import EVERY_MYSQL_SERVER, Database, MySQLDatabase
 from tests.proxy import Proxy
 from tests.sinks import suite

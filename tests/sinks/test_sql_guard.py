@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblog.core.event import DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
-from dblog.demo.mysqld import MySQLServer
-from dblog.demo.server import PostgresServer
 from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, TableBatch
 from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
+from dblog.testing.mysql_server import MySQLServer
+from dblog.testing.postgres_server import PostgresServer
 from tests.conftest import EVERY_MYSQL_SERVER, Database, MySQLDatabase
 from tests.proxy import Proxy
 from tests.sinks.sql_targets import MySQLTarget, PostgresTarget, fresh_name
@@ -160,11 +160,11 @@ def invented(seed: int, count: int, *, truncates: bool) -> History:
 
 
 def some(target: AnyTarget, book: str) -> int:
-    return int(target.execute(f"select count(*) from {target.books(book)}")[0][0])
+    return int(target.execute(f"select count(*) from {target.ledger(book)}")[0][0])
 
 
 def tombstones(target: AnyTarget) -> int:
-    [(table,)] = target.execute(f"select id from {target.books('tables')}")
+    [(table,)] = target.execute(f"select id from {target.ledger('tables')}")
     return some(target, f"deleted_{table}")
 
 
@@ -215,7 +215,7 @@ def test_deletions_are_remembered_only_while_somebody_may_come_with_an_older_sta
     alone = make("alone")
     alone.write(history.batch(spark, 0, 0, 30))
     assert tombstones(target) == 0
-    target.execute(f"delete from {target.books('batches')}")
+    target.execute(f"delete from {target.ledger('batches')}")
     target.execute(f"delete from {target.name(TABLE)}")
     late = make("late")
     alone.write(history.batch(spark, 0, 0, 30))
@@ -318,7 +318,7 @@ def test_a_batch_that_failed_before_it_was_applied_leaves_nothing(
 
 
 def staged(target: AnyTarget) -> list[Any]:
-    schema = target.books("").rstrip(".")
+    schema = target.ledger("").rstrip(".")
     where = f"table_schema = '{schema}' and table_name like 'staged%'"
     return target.execute(f"select table_name from information_schema.tables where {where}")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog.demo.mysqld import MySQLServer
-from dblog.demo.server import PostgresServer
+from dblog.testing.mysql_server import MySQLServer
+from dblog.testing.postgres_server import PostgresServer
 from tests.conftest import EVERY_MYSQL_SERVER, Database, MySQLDatabase
 from tests.families import OnMySQL, OnPostgres
 from tests.proxy import Proxy

@@ -27,11 +27,11 @@ import dblog.demo.streams
 from dblog.cli import app
 from dblog.demo.database import DATABASES
 from dblog.demo.demo import Demo, run
-from dblog.demo.mysqld import find_mariadb, find_mysql
 from dblog.demo.shop import Shop, ShopTable
 from dblog.demo.verify import compare, examine
 from dblog.errors import DBLogError, SchemaChanged
 from dblog.spark.failure import cause
+from dblog.testing.mysql_server import find_mariadb, find_mysql
 from tests.spark.home import quick_spark
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from dblog.core.event import Op, change_schema
 from dblog.core.schema import Column, TableName, TableSchema
-from dblog.spark.envelope import envelope
+from dblog.work.envelope import envelope
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from dblog.capture.spool import LogFile, Spool
 from dblog.core.event import DUMP_SEQ, Op, change_schema
 from dblog.core.offset import Chunk, Extent, pinned
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.spark import ranges
 from dblog.spark.ranges import TableRange, ranges_of
-from dblog.spark.work import Work
-from dblog.spool import LogFile, Spool
-from dblog.tasks import Emit, Log, Select, Window
+from dblog.work.lanes import Work
+from dblog.work.tasks import Emit, Log, Select, Window
 
 pytestmark = pytest.mark.spark
 

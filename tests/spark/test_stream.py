@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import dblog
-from dblog.demo.server import PostgresServer
 from dblog.spark.session import TUNED
+from dblog.testing.postgres_server import PostgresServer
 from tests.conftest import Database, MySQLDatabase
 from tests.history import History
 from tests.spark.apps import running

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
-from dblog.sources.mysql import connect, look, preflight
-from dblog.sources.mysql.flavor import MARIADB, MYSQL
-from dblog.sources.mysql.kinds import MyColumn, TypeOptions
+from dblog.databases.mysql import connect
+from dblog.databases.mysql.flavor import MARIADB, MYSQL
+from dblog.sources.mysql import preflight, preflight_checks
+from dblog.sources.mysql.codecs import CODECS, my_column
+from dblog.sources.mysql.column_types import MyColumn, TypeOptions
 from dblog.sources.mysql.spelling import read_type
-from dblog.sources.mysql.types import CODECS, my_column
 
 PAGE = (Path(__file__).parents[2] / "docs/mysql.md").read_text()
 UTF8MB4 = 45
@@ -58,7 +59,9 @@ def test_the_parameters_of_a_url_are_named() -> None:
 
 def test_the_settings_that_are_looked_at_are_named() -> None:
     looked_at = set(
-        re.findall(r'"(binlog_\w+|gtid_mode|log_\w+|replica_preserve_\w+)"', Path(look.__file__).read_text())
+        re.findall(
+            r'"(binlog_\w+|gtid_mode|log_\w+|replica_preserve_\w+)"', Path(preflight_checks.__file__).read_text()
+        )
     )
     assert "binlog_row_image" in looked_at
     assert {name for name in looked_at if f"`{name}" not in PAGE} == set()
@@ -70,6 +73,6 @@ def test_the_oldest_versions_are_named() -> None:
 
 
 def test_the_watermark_table_is_the_one_that_the_code_makes() -> None:
-    definition = re.search(r"watermark (\(id .*?\) ENGINE = InnoDB)", look.WATERMARK_SQL[1])
+    definition = re.search(r"watermark (\(id .*?\) ENGINE = InnoDB)", preflight_checks.WATERMARK_SQL[1])
     assert definition
     assert definition[1] in section("What is created")

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dblog.capture.segments import Limit, Segment, reach
 from dblog.core.schema import TableName
-from dblog.segments import Limit, Segment, reach
 from dblog.sources.base import Commits, Run, joined
 
 TABLE = TableName("public", "t")

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from dblog.cli.number_format import bar, count, duration, moment
 from dblog.cli.program import (
     DUMPS,
     AsJson,
@@ -22,7 +23,6 @@ from dblog.cli.program import (
     pipeline_of,
     print_json,
 )
-from dblog.cli.words import bar, count, duration, moment
 from dblog.errors import ConfigError
 
 if TYPE_CHECKING:

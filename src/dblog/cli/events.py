@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dblog.cli.number_format import place
 from dblog.cli.program import DATABASE, Tables, Url, app, examples, notes
 from dblog.cli.signals import terminable
-from dblog.cli.words import place
 from dblog.errors import ConfigError, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def _runs_of_mysql(options: Options, publication: str | None, stack: ExitStack) 
 
 def _runs(options: Options, publication: str | None, stack: ExitStack) -> Iterator[Run]:
     """The log from now on, for ever."""
+    from dblog.databases.postgres.connect import connect, translating
     from dblog.sources.postgres.catalog import relation_schema
-    from dblog.sources.postgres.connect import connect, translating
     from dblog.sources.postgres.pgoutput import Decoder
     from dblog.sources.postgres.slots import PASSING, check_publication, passing_publication
     from dblog.sources.postgres.source import Postgres
@@ -129,7 +129,7 @@ def _read(log: LogStream) -> Iterator[Run]:
 
 def _lines(run: Run) -> Iterator[str]:
     """The events of a run in order. Keys and images are JSON already, and stay as exact as they are."""
-    from dblog.spark.rows import Enveloped, in_order
+    from dblog.work.rows import Enveloped, in_order
 
     for batch in in_order([list(run.changes)] if run.changes else [], Enveloped()):
         for row in batch.to_pylist():

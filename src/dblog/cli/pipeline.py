@@ -18,11 +18,11 @@ from dblog.cli.serve import api, token_of
 from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
 from dblog.cli.teller import Teller
-from dblog.demo.spark import quiet
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
 from dblog.pipelines.config import Config, read_config
 from dblog.pipelines.readiness import StreamFindings, check_streams, check_surroundings
 from dblog.pipelines.running import DRAIN_SECONDS, Stream, spark_settings, streams_of
+from dblog.spark.local import quiet
 from dblog.state import open_store
 
 LOOK_SECONDS = 0.5

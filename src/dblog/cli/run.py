@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dblog.cli.log import SUMMARY_SECONDS, Log
+from dblog.cli.number_format import count, place
 from dblog.cli.program import (
     INTERRUPTED,
     PIPELINE,
@@ -30,7 +31,6 @@ from dblog.cli.serve import Http, TokenVariable, api, token_of
 from dblog.cli.settings import pairs
 from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
-from dblog.cli.words import count, place
 from dblog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def run(
     Ctrl-C or a termination stops it cleanly, a second Ctrl-C at once; started again it goes on where it stopped.
     Needs Java 17 or newer. The progress is told on standard error, with --json as JSON lines on standard output.
     """
-    from dblog.demo.spark import quiet
     from dblog.spark.java import check_java
+    from dblog.spark.local import quiet
 
     if file is not None:
         from dblog.cli.pipeline import run_file

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from dblog.cli.number_format import moment
 from dblog.cli.program import PIPELINE, AsJson, PipelineName, StatePlace, app, examples, output, pipeline_of, print_json
-from dblog.cli.words import moment
 from dblog.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from dblog.cli.number_format import size
 from dblog.cli.program import (
     DATABASE,
     FAILED,
@@ -24,7 +25,6 @@ from dblog.cli.program import (
     print_json,
     url_option,
 )
-from dblog.cli.words import size
 from dblog.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
@@ -116,14 +116,14 @@ def drop(
 
 
 def _connect(url: str) -> Any:
-    from dblog.sources.postgres.connect import connect
+    from dblog.databases.postgres.connect import connect
 
     _check_family(url)
     return connect(url, application_name="dblog slots")
 
 
 def _check_family(url: str) -> None:
-    from dblog.sources.mysql.connect import SCHEMES
+    from dblog.databases.mysql.connect import SCHEMES
 
     if url.partition("://")[0] in SCHEMES:
         raise ConfigError(

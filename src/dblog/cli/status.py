@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dblog.cli.dumps import dump_table
+from dblog.cli.number_format import ago, count, duration, moment, place, size
 from dblog.cli.program import (
     PIPELINE,
     AsJson,
@@ -25,7 +26,6 @@ from dblog.cli.program import (
     print_json,
     print_line,
 )
-from dblog.cli.words import ago, count, duration, moment, place, size
 
 if TYPE_CHECKING:
     from dblog.state.pipeline import Pipeline

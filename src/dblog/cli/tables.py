@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from dblog.cli.number_format import count
 from dblog.cli.program import (
     PIPELINE,
     AsJson,
@@ -20,7 +21,6 @@ from dblog.cli.program import (
     print_json,
     url_option,
 )
-from dblog.cli.words import count
 from dblog.errors import ConfigError
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dblog.cli.log import SUMMARY_SECONDS, Log
+from dblog.cli.number_format import count, duration, place
 from dblog.cli.program import print_line
-from dblog.cli.words import count, duration, place
 from dblog.pipelines.reached import Reached
 from dblog.pipelines.running import Stream
 from dblog.state.pipeline import RUNNING

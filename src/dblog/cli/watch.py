@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from dblog.cli.number_format import count, duration, place
 from dblog.cli.program import (
     PIPELINE,
     AsJson,
@@ -22,7 +23,6 @@ from dblog.cli.program import (
     pipeline_of,
     print_line,
 )
-from dblog.cli.words import count, duration, place
 from dblog.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import psycopg2
 from pymysql.constants import FIELD_TYPE
 from pymysql.converters import convert_datetime
 
-from dblog.demo.mysqld import Install, MySQLServer, find_mariadb, find_mysql
-from dblog.demo.server import PostgresServer, find_install
+from dblog.databases.mysql.connect import connect as connect_mysql
 from dblog.errors import ConfigError
 from dblog.sources.base import Source
-from dblog.sources.mysql.connect import connect as connect_mysql
 from dblog.spark.options import read_options
+from dblog.testing.mysql_server import Install, MySQLServer, find_mariadb, find_mysql
+from dblog.testing.postgres_server import PostgresServer, find_install
 
 SHOP = "shop"
 

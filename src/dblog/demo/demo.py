@@ -19,11 +19,11 @@ from rich.console import Console
 from dblog.demo.board import Board, Watch
 from dblog.demo.database import DATABASES, Database
 from dblog.demo.shop import SHOPPERS, Shop, ShopTable
-from dblog.demo.spark import local_spark, quiet
 from dblog.demo.streams import LogEnd, Progress, Stream
 from dblog.demo.verify import Findings, examine
 from dblog.errors import ConfigError, DBLogError
 from dblog.spark.java import check_java
+from dblog.spark.local import local_spark, quiet
 
 LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 120.0

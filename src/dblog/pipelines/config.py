@@ -21,8 +21,8 @@ from typing import Any
 from dblog.core.names import parse_patterns
 from dblog.core.throttle import read_settings as read_throttle
 from dblog.errors import ConfigError
-from dblog.pipelines.kinds import sink_class
 from dblog.pipelines.secrets import Secret, filled, with_password
+from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
 from dblog.sinks.route import MASKS, Route
 from dblog.sinks.settings import Kind, Setting, check_settings, choice, flag, mapping, nearest, number, text, texts

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
+from dblog.capture.spool import Spool
 from dblog.errors import SinkUnreachable
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.route import Route, routed
 from dblog.spark.failure import plain
 from dblog.spark.options import read_options
 from dblog.spark.ranges import TableRange, ranges_of, run_selects, work_of
-from dblog.spark.work import Work
-from dblog.spool import Spool
-from dblog.tasks import Emit, Log
+from dblog.work.lanes import Work
+from dblog.work.tasks import Emit, Log
 
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0
 """Seconds until a sink that is away is tried again, doubled each time, and the longest wait."""

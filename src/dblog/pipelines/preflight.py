@@ -39,8 +39,8 @@ def preflight_of(
 
 @contextmanager
 def _postgres(source: Postgres, followed: Collection[TableName] | None) -> Iterator[Preflight]:
+    from dblog.databases.postgres.connect import connect
     from dblog.sources.postgres import preflight
-    from dblog.sources.postgres.connect import connect
 
     setup = source.setup(followed=followed)
     with closing(connect(source.address, application_name=PROGRAM)) as connection:
@@ -54,8 +54,8 @@ def _postgres(source: Postgres, followed: Collection[TableName] | None) -> Itera
 
 @contextmanager
 def _mysql(source: MySQL) -> Iterator[Preflight]:
+    from dblog.databases.mysql.connect import connect
     from dblog.sources.mysql import preflight
-    from dblog.sources.mysql.connect import connect
 
     setup = source.setup()
     with closing(connect(source.address, program=PROGRAM)) as connection:

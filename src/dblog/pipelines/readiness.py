@@ -21,8 +21,8 @@ from dblog.pipelines.preflight import preflight_of
 from dblog.pipelines.running import Stream
 from dblog.sources.problems import Problem, refuse
 from dblog.spark.java import check_java
-from dblog.spark.rows import check_names
 from dblog.state import check_store
+from dblog.work.rows import check_names
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class TableBatch:
     """The table as it is to be in the target: its name, columns and key."""
     changes: DataFrame | None
     """What the log says: create, update, delete, truncate; in order, also through the partitions. A key may come often:
-    `dblog.sinks.net` has what it comes to."""
+    `dblog.sinks.net_effect` has what it comes to."""
     rows: DataFrame | None
     """Rows of dumps (`_op` is read), in no order. No key comes twice, and none that is in `changes`."""
     truncated: tuple[int, int] | None

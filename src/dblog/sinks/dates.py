@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dblog.core.event import BEFORE
 from dblog.core.schema import TableSchema
 from dblog.sinks.base import Batch, TableBatch
-from dblog.spark.json import json_text
+from dblog.work.json_text import json_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

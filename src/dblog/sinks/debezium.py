@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from dblog.core.event import BEFORE
 from dblog.core.schema import Column, TableSchema
 from dblog.sinks.formats import event_columns, images_of, metadata
-from dblog.spark.json import join_members, json_text
+from dblog.work.json_text import join_members, json_text
 
 _LETTERS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 _UNAVAILABLE = "__debezium_unavailable_value"

@@ -24,10 +24,10 @@ from dblog.core.event import BEFORE, CHANGE_FIELDS, op_names
 from dblog.core.schema import TableSchema
 from dblog.errors import SinkError
 from dblog.sinks.base import Place, TableBatch
-from dblog.sinks.imported import Imported
+from dblog.sinks.import_path import Imported
 from dblog.sinks.settings import Setting, flag, text
-from dblog.spark import envelope as streaming
-from dblog.spark.json import join_members, json_text
+from dblog.work import envelope as streaming
+from dblog.work.json_text import join_members, json_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

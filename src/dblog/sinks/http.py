@@ -25,7 +25,7 @@ from dblog.sinks.api import Api
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
-from dblog.sinks.parts import each_part
+from dblog.sinks.partition_work import each_part
 from dblog.sinks.settings import Setting, mapping, number, text
 
 if TYPE_CHECKING:

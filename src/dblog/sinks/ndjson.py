@@ -22,7 +22,7 @@ from dblog.errors import SinkError
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, formatter
-from dblog.sinks.parts import each_part
+from dblog.sinks.partition_work import each_part
 from dblog.sinks.settings import Setting, choice, text
 
 if TYPE_CHECKING:

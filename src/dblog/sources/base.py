@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dblog.core.arrays import Ints
 from dblog.core.dump import Boundaries
 from dblog.core.offset import Extent, Followed, Key
 from dblog.core.schema import TableName, TableSchema
-
-Ints = npt.NDArray[np.int64]
 
 
 def _none() -> Ints:

@@ -20,10 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
+from dblog.core.arrays import Bytes, Ints, Mask, Words
 
 LIMIT = 2**30
 """A buffer ends at the first message that reaches this size: Arrow's offsets are 32-bit."""

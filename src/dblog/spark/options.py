@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dblog.capture.segments import Limit
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.schema import TableName
+from dblog.databases.mysql import connect as mysql
+from dblog.databases.postgres.connect import Address, parse
 from dblog.errors import ConfigError
-from dblog.segments import Limit
-from dblog.settings import Settings
-from dblog.sources.mysql import connect as mysql
-from dblog.sources.postgres.connect import Address, parse
+from dblog.planning.settings import Settings
 
 if TYPE_CHECKING:
     from dblog.sources.mysql.source import MySQL
@@ -100,7 +100,7 @@ class Options:
     def source(self) -> Postgres | MySQL:
         """Only the family that is asked for is loaded: Spark starts many Python processes."""
         if isinstance(self.address, mysql.Address):
-            from dblog.sources.mysql.kinds import TypeOptions as MyTypeOptions
+            from dblog.sources.mysql.column_types import TypeOptions as MyTypeOptions
             from dblog.sources.mysql.source import MySQL
 
             return MySQL(
@@ -112,7 +112,7 @@ class Options:
                 before=self.settings.before,
                 writes=self.writes,
             )
-        from dblog.sources.postgres.kinds import TypeOptions
+        from dblog.sources.postgres.column_types import TypeOptions
         from dblog.sources.postgres.source import Postgres
 
         return Postgres(

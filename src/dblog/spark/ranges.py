@@ -1,7 +1,7 @@
 """A batch as ranges: how `dblog run` hands the rows of each table to a sink.
 
 A stream with the option `deliver = ranges` has no rows of tables. It delivers, once per batch, the *work* that the
-batch consists of (`dblog.tasks`), as one row. Whoever receives it reads what he wants of it with a batch reader of the
+batch consists of (`dblog.work.tasks`), as one row. The receiver reads what it wants of it with a batch reader of the
 same format: `ranges_of` gives the log of one table and the chunks of one table as typed DataFrames, with the columns
 that the table has in this batch, so that new columns flow without a restart. All of them are read on the executors.
 
@@ -22,12 +22,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dblog.capture.spool import LogFile, Spool
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.spark.options import read_options
-from dblog.spark.rows import Typed, check_names
-from dblog.spark.work import Work, delivered
-from dblog.spool import LogFile, Spool
-from dblog.tasks import Emit, Log, Select, Window
+from dblog.work.lanes import Work, delivered
+from dblog.work.rows import Typed, check_names
+from dblog.work.tasks import Emit, Log, Select, Window
 
 OPTION = "range"
 HANDED = pa.schema([pa.field("work", pa.binary())])

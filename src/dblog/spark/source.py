@@ -19,17 +19,17 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from dblog.capture.segments import Limit
+from dblog.capture.spool import Spool
 from dblog.core.event import RESERVED
 from dblog.core.offset import Offset
-from dblog.engine import Engine
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
-from dblog.segments import Limit
+from dblog.planning.engine import Engine
 from dblog.spark.options import Options, read_options
 from dblog.spark.ranges import OPTION, Handed, Range, RangeReader, handed
-from dblog.spark.rows import Enveloped, Shape, Typed
-from dblog.spark.work import Work, delivered, lanes, settle
-from dblog.spool import Spool
 from dblog.state import open_store
+from dblog.work.lanes import Work, delivered, lanes, settle
+from dblog.work.rows import Enveloped, Shape, Typed
 
 
 def register(spark: SparkSession) -> None:

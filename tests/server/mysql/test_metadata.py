@@ -12,11 +12,11 @@ import pytest
 
 from dblog.core.offset import Extent, Followed
 from dblog.core.schema import TableName
-from dblog.demo.mysqld import MySQLServer
 from dblog.errors import DecodeError
 from dblog.sources.mysql.source import MySQL
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.spark.options import read_options
+from dblog.testing.mysql_server import MySQLServer
 from tests.conftest import MYSQL_SERVERS, MySQLDatabase, mysql_server_of
 
 pytestmark = pytest.mark.server

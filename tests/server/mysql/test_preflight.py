@@ -18,14 +18,14 @@ import pytest
 
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName
-from dblog.demo.mysqld import MySQLServer
+from dblog.databases.mysql.connect import connect, identifier, parse, read_version
 from dblog.errors import PreconditionFailed
-from dblog.sources.mysql import look, preflight
-from dblog.sources.mysql.connect import connect, identifier, parse, read_version
-from dblog.sources.mysql.look import Look
+from dblog.sources.mysql import preflight, preflight_checks
 from dblog.sources.mysql.preflight import Problem, Setup, admin_sql, check, prepare
+from dblog.sources.mysql.preflight_checks import Look
 from dblog.sources.mysql.source import MySQL
 from dblog.spark.options import read_options
+from dblog.testing.mysql_server import MySQLServer
 from tests.conftest import MYSQL_SERVERS, mysql_server_of
 from tests.unit.test_cli import run as dblog
 
@@ -407,7 +407,7 @@ def test_each_right_on_the_log_is_needed(admin: Any, as_user: Any, user: str, ri
 
 
 def test_rights_may_come_by_way_of_a_role(admin: Any, as_user: Any, user: str) -> None:
-    run(admin, *look.WATERMARK_SQL, "create role readers")
+    run(admin, *preflight_checks.WATERMARK_SQL, "create role readers")
     try:
         run(
             admin,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dblog.core.schema import TableName
-from dblog.demo.mysqld import MySQLServer
+from dblog.databases.mysql.connect import connect
 from dblog.errors import PreconditionFailed
-from dblog.sources.mysql.connect import connect
 from dblog.sources.mysql.preflight import Problem, Setup, admin_sql, check, prepare
+from dblog.testing.mysql_server import MySQLServer
 from tests.conftest import MYSQL_SERVERS, mysql_server_of
 from tests.server.mysql.test_preflight import cure, run, the_problem
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from dblog.core.schema import TableName
-from dblog.demo.mysqld import MySQLServer
-from dblog.sources.mysql.connect import connect, identifier
+from dblog.databases.mysql.connect import connect, identifier
 from dblog.sources.mysql.preflight import Problem, Setup, check, prepare
+from dblog.testing.mysql_server import MySQLServer
 from tests.cli.program import dblog
 from tests.conftest import MYSQL_SERVERS, mysql_server_of
 from tests.server.mysql.test_preflight import run

@@ -17,20 +17,20 @@ import pytest
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
-from dblog.demo.mysqld import MySQLServer
+from dblog.databases.mysql.connect import connect, parse, server
+from dblog.databases.mysql.flavor import MARIADB, Flavor
 from dblog.errors import ConnectionLost, DecodeError, PositionLost, PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.mysql import compressed
 from dblog.sources.mysql import partial as partial_updates
 from dblog.sources.mysql import stream as module
-from dblog.sources.mysql.connect import connect, parse, server
+from dblog.sources.mysql.codecs import table_schema
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import file_and_place, position
-from dblog.sources.mysql.flavor import MARIADB, Flavor
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
+from dblog.testing.mysql_server import MySQLServer
 from tests.conftest import EVERY_MYSQL_SERVER, MySQLDatabase, mysql_server_of, started
 from tests.proxy import Proxy
 

@@ -14,8 +14,8 @@ import pytest
 
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName
+from dblog.databases.mysql.connect import connect
 from dblog.errors import ConfigError, PreconditionFailed
-from dblog.sources.mysql.connect import connect
 from dblog.sources.mysql.source import MySQL
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.spark.options import read_options

@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 
 from dblog.core.event import UTC_MICROS, Op
 from dblog.core.schema import TableName, TableSchema
-from dblog.demo.mysqld import MySQLServer
+from dblog.databases.mysql import connect
+from dblog.databases.mysql.flavor import MARIADB
 from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
-from dblog.sources.mysql import connect
 from dblog.sources.mysql.catalog import read_types
 from dblog.sources.mysql.charsets import CHARSETS, charset
-from dblog.sources.mysql.flavor import MARIADB
-from dblog.sources.mysql.kinds import MyColumn, MyType, TypeOptions
+from dblog.sources.mysql.codecs import my_column, table_schema
+from dblog.sources.mysql.column_types import MyColumn, MyType, TypeOptions
 from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.results import decode_rows
 from dblog.sources.mysql.rows import find_changes, table_batch
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import my_column, table_schema
+from dblog.testing.mysql_server import MySQLServer
 from tests.conftest import EVERY_MYSQL_SERVER, MySQLDatabase, started
 
 pytestmark = pytest.mark.server

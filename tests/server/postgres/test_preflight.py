@@ -15,13 +15,13 @@ import psycopg2
 import pytest
 
 from dblog.core.schema import TableName
-from dblog.demo.server import PostgresServer
+from dblog.databases.postgres.connect import connect, identifier, literal, translating
 from dblog.errors import PositionLost, PreconditionFailed
 from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight
-from dblog.sources.postgres.connect import connect, identifier, literal, translating
 from dblog.sources.postgres.deferrable import WHY
 from dblog.sources.postgres.preflight import Problem, Setup, admin_sql, check, prepare
+from dblog.testing.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.server
 

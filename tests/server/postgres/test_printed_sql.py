@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dblog.core.schema import TableName
-from dblog.demo.server import PostgresServer
-from dblog.sources.postgres.connect import connect, identifier
+from dblog.databases.postgres.connect import connect, identifier
 from dblog.sources.postgres.preflight import Problem, Setup, check, prepare
+from dblog.testing.postgres_server import PostgresServer
 from tests.cli.program import dblog
 from tests.server.postgres import test_preflight
 from tests.server.postgres.test_preflight import replace, run

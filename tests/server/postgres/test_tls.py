@@ -18,12 +18,12 @@ import pytest
 
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName
-from dblog.demo.server import PostgresServer, find_install
+from dblog.databases.postgres.connect import connect
 from dblog.errors import PreconditionFailed
 from dblog.sources.base import LogStream
-from dblog.sources.postgres.connect import connect
 from dblog.sources.postgres.source import Postgres
 from dblog.spark.options import read_options
+from dblog.testing.postgres_server import PostgresServer, find_install
 from tests.conftest import Database
 from tests.engine.conftest import wait_for
 

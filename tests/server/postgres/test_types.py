@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from dblog.core.event import UTC_MICROS, Op
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.postgres.connect import SESSION, identifier
 from dblog.errors import DecodeError, PreconditionFailed
 from dblog.sources.postgres.catalog import read_tables, relation_schema
-from dblog.sources.postgres.connect import SESSION, identifier
+from dblog.sources.postgres.column_types import TypeOptions
 from dblog.sources.postgres.copy import decode_rows, select_list
-from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from tests.conftest import Database
 

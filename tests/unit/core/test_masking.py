@@ -9,10 +9,10 @@ import pymysql.err
 import pytest
 
 from dblog.core.masking import without_secrets
+from dblog.databases.mysql import connect as mysql
+from dblog.databases.postgres import connect as postgres
 from dblog.pipelines.secrets import hiding
 from dblog.sinks.kafka_topics import failure
-from dblog.sources.mysql import connect as mysql
-from dblog.sources.postgres import connect as postgres
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
-from dblog.pipelines import kinds
+from dblog.pipelines import sink_kinds
 from dblog.pipelines.config import Config, read_config
 from dblog.sinks.base import Batch, Sink
 from dblog.sinks.settings import Setting, mapping, number, text
@@ -39,7 +39,7 @@ class NeedySink(PlainSink):
 @pytest.fixture(autouse=True)
 def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        kinds,
+        sink_kinds,
         "SINKS",
         {"plain": f"{__name__}:PlainSink", "needy": f"{__name__}:NeedySink", "broken": "no_such_module:Sink"},
     )

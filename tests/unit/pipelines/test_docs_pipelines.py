@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dblog.pipelines.config import EVERY_SECONDS, PIPELINE, SINK, SOURCE, TABLE, read_config
-from dblog.pipelines.kinds import SINKS
 from dblog.pipelines.running import DRAIN_SECONDS
+from dblog.pipelines.sink_kinds import SINKS
 from dblog.sinks.route import MASKS
 from dblog.sinks.settings import Setting
 

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dblog.core.event import Op
 from dblog.core.schema import TableSchema
 from dblog.sinks.base import TableBatch
-from dblog.spark.rows import Typed
+from dblog.work.rows import Typed
 
 Row = dict[str, Any]
 

@@ -20,8 +20,8 @@ from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Place
 from dblog.sinks.debezium import Debezium
 from dblog.sinks.formats import Formatter, _events, envelope, event_columns, formatter
-from dblog.spark import envelope as streaming
-from dblog.spark.rows import Typed
+from dblog.work import envelope as streaming
+from dblog.work.rows import Typed
 
 UTC = pa.timestamp("us", tz="UTC")
 COLUMNS = {

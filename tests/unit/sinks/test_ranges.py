@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dblog.capture.spool import LogFile, Spool
 from dblog.core.event import Op, change_schema
 from dblog.core.offset import Chunk, Extent
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.spark import ranges
 from dblog.spark.ranges import Range, handed, merged
-from dblog.spark.rows import Typed
-from dblog.spool import LogFile, Spool
-from dblog.tasks import Emit, Log, Select, Window
+from dblog.work.rows import Typed
+from dblog.work.tasks import Emit, Log, Select, Window
 
 ID = Column("id", "int", pa.int32())
 N = Column("n", "int", pa.int32())

@@ -15,7 +15,7 @@ from dblog.core.names import parse_patterns
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.sinks.base import TableBatch
-from dblog.sinks.net import net
+from dblog.sinks.net_effect import net
 from dblog.sinks.route import Route, routed
 from tests.unit.sinks.frames import Row, collected, event, table_batch
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.postgres.connect import identifier
 from dblog.errors import DecodeError
-from dblog.sources.postgres.connect import identifier
+from dblog.sources.postgres.codecs import pg_column
+from dblog.sources.postgres.column_types import PgType, TypeOptions
 from dblog.sources.postgres.copy import decode_rows, select_list
-from dblog.sources.postgres.kinds import PgType, TypeOptions
-from dblog.sources.postgres.types import pg_column
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"

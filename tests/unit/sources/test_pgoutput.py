@@ -18,9 +18,9 @@ from dblog.errors import DecodeError
 from dblog.sources.base import Run
 from dblog.sources.postgres import tuples
 from dblog.sources.postgres.catalog import Unidentified
-from dblog.sources.postgres.kinds import PgColumn, PgType, TypeOptions
+from dblog.sources.postgres.codecs import pg_column
+from dblog.sources.postgres.column_types import PgColumn, PgType, TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation, RelationColumn
-from dblog.sources.postgres.types import pg_column
 
 WATERMARK = TableName("dblog", "watermark")
 INT4, TEXT, NUMERIC = 23, 25, 1700

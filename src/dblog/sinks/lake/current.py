@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from dblog.sinks.base import TableBatch
 from dblog.sinks.lake.target import quoted
-from dblog.sinks.net import signed_key
+from dblog.sinks.net_effect import signed_key
 
 COLUMNS = {"_lsn": "bigint", "_seq": "int"}
 """What the target has besides the table's columns."""
 
 
 def merge(target: str, source: str, table: TableBatch, columns: Sequence[str]) -> str:
-    """The statement that brings rows of `dblog.sinks.net` to a target; it writes these columns."""
+    """The statement that brings rows of `dblog.sinks.net_effect` to a target; it writes these columns."""
     key = table.schema.key
     newer = "(s._lsn > t._lsn OR (s._lsn = t._lsn AND s._seq > t._seq))"
     stays = "NOT s._whole"

@@ -26,7 +26,7 @@ from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
 from dblog.sinks.lake import current, history
 from dblog.sinks.lake.target import Fit, check_names, columns_of, quoted
-from dblog.sinks.net import net
+from dblog.sinks.net_effect import net
 from dblog.sinks.packages import PACKAGE, check_loaded, package_of
 from dblog.sinks.parquet import EXACT, everything
 from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, mapping, text

@@ -19,7 +19,7 @@ from dblog.core.schema import TableName
 from dblog.errors import SinkError
 from dblog.sinks.sql.target import Session, Target
 from dblog.sinks.sql.text import Refused
-from dblog.spark.json import json_text
+from dblog.work.json_text import json_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

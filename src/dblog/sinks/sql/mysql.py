@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pymysql.err
 
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.databases.mysql.connect import RIGHTS, connect, identifier, parse, server, translate
+from dblog.databases.mysql.flavor import MARIADB
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
 from dblog.sinks.sql.shape import Found, of_mysql
 from dblog.sinks.sql.target import Session, Staged, Target, newer, refused
-from dblog.sources.mysql.connect import RIGHTS, connect, identifier, parse, server, translate
-from dblog.sources.mysql.flavor import MARIADB
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

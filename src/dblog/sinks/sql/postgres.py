@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.databases.postgres.connect import connect, identifier, literal, parse, translate
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
 from dblog.sinks.sql.shape import Found, of_mysql
 from dblog.sinks.sql.target import Session, Staged, Target, newer, refused
-from dblog.sources.postgres.connect import connect, identifier, literal, parse, translate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

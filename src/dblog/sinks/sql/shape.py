@@ -1,6 +1,6 @@
 """What a table of the target must look like for a batch, and what is to be changed about it.
 
-A column's type is compared with the one that the sink gave it, as it stands in the sink's own books. A column that
+A column's type is compared with the one that the sink gave it, as it stands in the sink's own ledger. A column that
 somebody else made is taken as it is: the server converts what it is given, or refuses.
 """
 

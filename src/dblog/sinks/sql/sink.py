@@ -1,7 +1,7 @@
 """What the sink does with a batch.
 
-The executors load what each table's changes come to (`dblog.sinks.net`) into staging tables. Then the driver, in one
-transaction, applies all of them and records the batch: a batch is there as a whole or not at all, and once.
+The executors load the net effect of each table's changes (`dblog.sinks.net_effect`) into staging tables. Then the
+driver, in one transaction, applies all of them and records the batch: a batch arrives whole or not at all, and once.
 
 Every row has its place in the source's log, and is only replaced by a newer state. So several pipelines of one source
 may write to one table, and a batch may come again, without anything going back in time.
@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dblog.databases.mysql import connect as mysql
+from dblog.databases.postgres import connect as postgres
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
-from dblog.sinks.net import net, signed_key
+from dblog.sinks.net_effect import net, signed_key
 from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
-from dblog.sinks.sql.books import Books, deleted
+from dblog.sinks.sql.ledger import Ledger, deleted
 from dblog.sinks.sql.load import load
 from dblog.sinks.sql.mysql import MySQL
 from dblog.sinks.sql.postgres import Postgres
 from dblog.sinks.sql.tables import Fitted, Tables
 from dblog.sinks.sql.target import GONE, STAGED, Session, Staged, Target
-from dblog.sources.mysql import connect as mysql
-from dblog.sources.postgres import connect as postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,9 +63,9 @@ class SqlSink(Sink):
         super().__init__(given, place)
         self._soft = given["deletes"] == "soft"
         self._target = target_of(given["url"])
-        self._books = Books(self._target, given["records"], place.pipeline)
+        self._ledger = Ledger(self._target, given["records"], place.pipeline)
         self._tables = Tables(
-            self._target, self._books, schema=given["schema"], mode=given["schema_changes"], soft=self._soft
+            self._target, self._ledger, schema=given["schema"], mode=given["schema_changes"], soft=self._soft
         )
         self._session: Session | None = None
 
@@ -87,11 +87,11 @@ class SqlSink(Sink):
         shares: list[Share] = []
         try:
             session = self._connected()
-            if self._books.taken(session, batch.id, batch.position):
+            if self._ledger.taken(session, batch.id, batch.position):
                 return
             for number, table in enumerate(batch.tables):
                 into = self._tables.fit(session, table.schema)
-                stage = self._books.name(self._books.new_stage(batch.id, number))
+                stage = self._ledger.name(self._ledger.new_stage(batch.id, number))
                 shares.append(Share(table, into, net(table), stage))
             self._load(session, batch, shares)
             self._apply(session, batch, shares)
@@ -107,14 +107,14 @@ class SqlSink(Sink):
         if self._session is None:
             session = self._target.connect()
             self._make(session)
-            self._books.enter_pipeline(session)
-            self._books.sweep(session)
+            self._ledger.enter_pipeline(session)
+            self._ledger.sweep(session)
             self._session = session
         return self._session
 
     def _make(self, session: Session) -> None:
         with self._target.alone(session):
-            self._books.make(session)
+            self._ledger.make(session)
             if self.given["schema"]:
                 self._target.create_schema(session, self.given["schema"])
 
@@ -179,20 +179,20 @@ class SqlSink(Sink):
 
     def _apply(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
         with session.transaction():
-            if self._books.taken(session, batch.id, batch.position, lock=True):
+            if self._ledger.taken(session, batch.id, batch.position, lock=True):
                 return
-            least = self._books.least(session, batch.position)
+            least = self._ledger.least(session, batch.position)
             # Always in the same order, so that two pipelines do not wait for each other.
             for share in sorted(shares, key=lambda share: share.into.id):
                 self._apply_share(session, share, least)
-            self._books.record(session, batch.id, batch.position)
+            self._ledger.record(session, batch.id, batch.position)
 
     def _apply_share(self, session: Session, share: Share, least: int) -> None:
-        into, target, books = share.into, self._target, self._books
+        into, target, ledger = share.into, self._target, self._ledger
         doing = f"writing table {into.name}"
-        known = books.known(session, into.id, lock=True)
+        known = ledger.known(session, into.id, lock=True)
         if known is None:
-            raise SinkUnreachable(f"the books have nothing about table {into.name} any more")
+            raise SinkUnreachable(f"the ledger has nothing about table {into.name} any more")
         emptied = known.emptied
         if share.table.truncated is not None and share.table.truncated > emptied:
             emptied = share.table.truncated
@@ -204,7 +204,7 @@ class SqlSink(Sink):
                 session.run(target.tombstones(staged, least, emptied), doing)
             for statement in target.upserts(staged, target.alive(staged, emptied, soft=self._soft)):
                 session.run(statement, doing)
-        session.run(f"delete from {books.name(deleted(into.id))} where _lsn < {least}", doing)
+        session.run(f"delete from {ledger.name(deleted(into.id))} where _lsn < {least}", doing)
 
     def _empty(self, session: Session, into: Fitted, at: tuple[int, int]) -> None:
         """Take away all rows that are older."""
@@ -212,14 +212,14 @@ class SqlSink(Sink):
         soft = f"update {table} set {GONE} = true, _lsn = {at[0]}, _seq = {at[1]}"
         change = soft if self._soft else f"delete from {table}"
         session.run(f"{change} where (_lsn, _seq) < ({at[0]}, {at[1]})", f"emptying table {into.name}")
-        self._books.empty(session, into.id, at)
+        self._ledger.empty(session, into.id, at)
 
     def _staged(self, share: Share) -> Staged:
         quoted, into = self._target.quoted, share.into
         return Staged(
             stage=share.stage,
             table=quoted(*into.name),
-            deleted=self._books.name(deleted(into.id)),
+            deleted=self._ledger.name(deleted(into.id)),
             key=tuple(map(quoted, into.key)),
             signed=tuple(map(quoted, signed_key(share.table.schema))),
             columns=tuple(map(quoted, into.types)),

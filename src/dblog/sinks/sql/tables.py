@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import SinkError
-from dblog.sinks.sql.books import Books, deleted, table_id
+from dblog.sinks.sql.ledger import Ledger, deleted, table_id
 from dblog.sinks.sql.shape import Found, compare
 from dblog.sinks.sql.target import GONE, PLACE, Session, Target
 
@@ -26,9 +26,9 @@ class Fitted:
 class Tables:
     """Fits tables to schemas, and remembers those that fit."""
 
-    def __init__(self, target: Target, books: Books, *, schema: str | None, mode: str, soft: bool) -> None:
+    def __init__(self, target: Target, ledger: Ledger, *, schema: str | None, mode: str, soft: bool) -> None:
         self._target = target
-        self._books = books
+        self._ledger = ledger
         self._schema = schema
         self._mode = mode
         self._added = {**PLACE, GONE: "boolean"} if soft else PLACE
@@ -49,7 +49,7 @@ class Tables:
         table = schema.table
         name = TableName(self._schema or table.schema or self._target.schema, table.name)
         number = table_id(name)
-        known = self._books.known(session, number)
+        known = self._ledger.known(session, number)
         wanted = self._target.types(schema)
         found = self._target.found(session, name)
         if found is None:
@@ -68,8 +68,8 @@ class Tables:
                 f"table {name} of the target has the key {sorted(found.key)}, and the source {sorted(schema.key)}",
                 hint="drop the target's table, or give it that key; then dump the table again",
             )
-        self._books.make_deleted(session, number, {n: found.types[n] for n in schema.key})
-        self._books.enter(session, number, name, made)
+        self._ledger.make_deleted(session, number, {n: found.types[n] for n in schema.key})
+        self._ledger.enter(session, number, name, made)
         columns = [*wanted, GONE] if self._soft else list(wanted)
         return Fitted(number, name, {n: found.types[n] for n in columns}, schema.key)
 
@@ -114,7 +114,7 @@ class Tables:
         if statements:
             session.run(f"alter table {target.quoted(*name)} {', '.join(statements)}", f"altering table {name}")
         for column in changes.alter.keys() & set(schema.key):
-            remembered = self._books.name(deleted(table_id(name)))
+            remembered = self._ledger.name(deleted(table_id(name)))
             change = target.alter(column, changes.alter[column], key=True)
             session.run(f"alter table {remembered} {change}", f"altering table {name}")
         return changes.add | changes.alter, changes.left_out

@@ -12,10 +12,11 @@ from struct import unpack_from
 
 import numpy as np
 
+from dblog.core.arrays import Bytes, Ints
+from dblog.databases.mysql.connect import ServerError
 from dblog.errors import DecodeError, PositionLost
-from dblog.sources.columns import Bytes, Ints, Raw
+from dblog.sources.columns import Raw
 from dblog.sources.mysql.compressed import inflated, is_large, parts
-from dblog.sources.mysql.connect import ServerError
 from dblog.sources.mysql.events import HEADER, Events, Type, file_and_place, position
 from dblog.sources.mysql.packets import Packets
 

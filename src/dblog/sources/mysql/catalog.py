@@ -8,12 +8,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from dblog.core.schema import TableName, TableSchema
-from dblog.sources.mysql.connect import Connection
-from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.kinds import Code, MyType, TypeOptions
+from dblog.databases.mysql.connect import Connection
+from dblog.databases.mysql.flavor import Flavor
+from dblog.sources.mysql.codecs import my_column
+from dblog.sources.mysql.column_types import Code, MyType, TypeOptions
 from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import MappedColumn, TableMap
-from dblog.sources.mysql.types import my_column
 
 SYSTEM = ("mysql", "information_schema", "performance_schema", "sys", "dblog")
 

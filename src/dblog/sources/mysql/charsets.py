@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dblog.core.arrays import Bytes
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Cells
@@ -84,7 +85,7 @@ class Charset:
         return [self.differs.get(byte, character) for byte, character in enumerate(known)]
 
     @cached_property
-    def _table(self) -> tuple[columns.Bytes, columns.Bytes]:
+    def _table(self) -> tuple[Bytes, Bytes]:
         """The UTF-8 of each byte, and how long that is."""
         encoded = [character.encode() for character in self._characters]
         filled = b"".join(value.ljust(3, b"\0") for value in encoded)
@@ -104,7 +105,7 @@ class Charset:
         texts = [self.decode(value) for value in distinct.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(distinct.indices)
 
-    def _mapped(self, content: columns.Bytes, ends: npt.NDArray[np.int32], cells: Cells) -> pa.Array:
+    def _mapped(self, content: Bytes, ends: npt.NDArray[np.int32], cells: Cells) -> pa.Array:
         characters, sizes = self._table
         size = sizes[content].astype(np.int64)
         after = np.append(0, np.cumsum(size))

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.mysql.connect import Connection, ServerError, identifier
 from dblog.errors import TableUnreadable
 from dblog.sources.columns import Raw
 from dblog.sources.mysql.catalog import read_key
-from dblog.sources.mysql.connect import Connection, ServerError, identifier
-from dblog.sources.mysql.kinds import MyColumn
+from dblog.sources.mysql.column_types import MyColumn
 from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.results import decode_packets
 

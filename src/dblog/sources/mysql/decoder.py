@@ -21,19 +21,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.arrays import Ints, Mask
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.mysql.flavor import Flavor
+from dblog.databases.mysql.gtid import AHEAD, Delivered, Names, unmarked
 from dblog.errors import DecodeError, PositionLost
 from dblog.sources.base import Commits, Run
-from dblog.sources.columns import Ints, Mask
 from dblog.sources.mysql.binlog import EventReader
 from dblog.sources.mysql.events import BEGINS, KNOWN, Events, Type, unknown
-from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.gtid import AHEAD, Delivered, Names, unmarked
-from dblog.sources.mysql.maps import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.statements import Statement, read_control, read_statement, statement_text
+from dblog.sources.mysql.table_ids import IS_ROWS, TableMaps, Tables, Target
 from dblog.sources.mysql.transactions import committed_at, names
 from dblog.sources.mysql.xa import PreparedTransactions
 

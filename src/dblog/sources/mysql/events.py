@@ -11,8 +11,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from dblog.core.arrays import Bytes, Ints
 from dblog.errors import DecodeError, PositionLost
-from dblog.sources.columns import Bytes, Ints, Raw
+from dblog.sources.columns import Raw
 
 HEADER = 19
 FIRST = 4

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dblog.core.schema import TableName
-from dblog.sources.mysql.connect import identifier
+from dblog.databases.mysql.connect import identifier
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
+from dblog.core.arrays import Ints
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
-from dblog.sources.columns import Ints
-from dblog.sources.mysql.kinds import Code, log_width
+from dblog.sources.mysql.column_types import Code, log_width
 from dblog.sources.mysql.tablemap import TableMap
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.arrays import Ints, Mask, Words
 from dblog.sources import columns
-from dblog.sources.columns import Cells, Ints, Raw, Words
-from dblog.sources.mysql.kinds import INTEGERS, Code, MyColumn, decimal_groups, group_bytes, refuse
+from dblog.sources.columns import Cells, Raw
+from dblog.sources.mysql.column_types import INTEGERS, Code, MyColumn, decimal_groups, group_bytes, refuse
 
 
 def integer(cells: Cells, column: MyColumn) -> pa.Array:
@@ -73,7 +74,7 @@ def decimal_row(cells: Cells, column: MyColumn) -> pa.Array:
     return _narrow((whole * np.uint64(10**scale) + part).view(np.int64), minus, cells, column)
 
 
-def _narrow(value: Ints, minus: columns.Mask, cells: Cells, column: MyColumn) -> pa.Array:
+def _narrow(value: Ints, minus: Mask, cells: Cells, column: MyColumn) -> pa.Array:
     """Numbers of up to 18 digits as decimals, which are 128 bits."""
     np.negative(value, out=value, where=minus)
     words = np.empty((len(cells), 2), np.int64)
@@ -93,7 +94,7 @@ def decimal_log(cells: Cells, column: MyColumn) -> pa.Array:
     return _narrow(value, minus, cells, column)
 
 
-def _groups(cells: Cells, before: int, after: int) -> tuple[list[tuple[Ints, int]], columns.Mask]:
+def _groups(cells: Cells, before: int, after: int) -> tuple[list[tuple[Ints, int]], Mask]:
     """The groups from the first on, each with its number of digits, and which values are negative.
 
     The highest bit of the first byte is set in values that are not negative; of the others all bits are turned."""
@@ -113,7 +114,7 @@ def _groups(cells: Cells, before: int, after: int) -> tuple[list[tuple[Ints, int
     return groups, minus
 
 
-def _printed(cells: Cells, groups: list[tuple[Ints, int]], minus: columns.Mask, scale: int) -> pa.Array:
+def _printed(cells: Cells, groups: list[tuple[Ints, int]], minus: Mask, scale: int) -> pa.Array:
     """As MySQL prints it: no leading zeros but one, and all digits of the scale."""
     digits = np.concatenate(
         [np.stack([value // 10 ** (count - 1 - n) % 10 for n in range(count)], axis=1) for value, count in groups],

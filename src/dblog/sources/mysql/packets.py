@@ -15,9 +15,9 @@ from struct import Struct
 
 import numpy as np
 
+from dblog.core.arrays import Bytes, Ints
+from dblog.databases.mysql.connect import ServerError
 from dblog.errors import DecodeError
-from dblog.sources.columns import Bytes, Ints
-from dblog.sources.mysql.connect import ServerError
 
 HEADER = 4
 LONGEST = 0xFFFFFF

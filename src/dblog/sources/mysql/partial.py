@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from dblog.core.arrays import Bytes, Ints
 from dblog.errors import DecodeError
-from dblog.sources.columns import Bytes, Ints, Raw
+from dblog.sources.columns import Raw
+from dblog.sources.mysql.binary_json import TEXT, Node, key_order, printed, read
 from dblog.sources.mysql.events import Type, packed
-from dblog.sources.mysql.json import TEXT, Node, key_order, printed, read
 from dblog.sources.mysql.layout import Layout
 
 _UPDATE = 31

@@ -2,7 +2,7 @@
 
 `check` only looks. `prepare` looks, refuses while anything fatal stands, and otherwise creates what is missing: the
 watermark table, by exactly the `fix` that `check` shows for it. What is looked at, and what is wrong with it, is in
-`look`.
+`preflight_checks`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dblog.core.schema import TableName
+from dblog.databases.mysql.connect import Connection, Server, server, translating
 from dblog.errors import PositionLost, PreconditionFailed
-from dblog.sources.mysql import tables
-from dblog.sources.mysql.connect import Connection, Server, server, translating
+from dblog.sources.mysql import table_checks
 from dblog.sources.mysql.grants import User
-from dblog.sources.mysql.look import REPLICATION, WATERMARK_SQL, Look, Setup
+from dblog.sources.mysql.preflight_checks import REPLICATION, WATERMARK_SQL, Look, Setup
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.problems import Problem, refuse
 from dblog.sources.relational import WATERMARK
@@ -75,7 +75,7 @@ def check_definition(connection: Connection, said: Definition) -> None:
     PositionLost when it can, but could not for a time: what was missed then, no statement brings back."""
     found, settings = _look_at(connection, [said.table])
     _refuse_altered(found, settings)
-    wrong = tables.faults(said, settings)
+    wrong = table_checks.faults(said, settings)
     if wrong and found:  # one that is gone has no rows downstream either, once the log shows that it went
         raise PositionLost(
             f"a statement in the log made table {str(said.table)!r} {' and '.join(wrong)}; that was undone, but rows "
@@ -84,14 +84,14 @@ def check_definition(connection: Connection, said: Definition) -> None:
         )
 
 
-def _look_at(connection: Connection, names: Iterable[TableName]) -> tuple[list[tables.Table], dict[str, str]]:
+def _look_at(connection: Connection, names: Iterable[TableName]) -> tuple[list[table_checks.Table], dict[str, str]]:
     with translating("checking the tables"), connection.cursor() as cursor:
-        settings = tables.read_settings(cursor)
-        return [table for name in names if (table := tables.read_table(cursor, name)) is not None], settings
+        settings = table_checks.read_settings(cursor)
+        return [table for name in names if (table := table_checks.read_table(cursor, name)) is not None], settings
 
 
-def _refuse_altered(found: Iterable[tables.Table], settings: dict[str, str]) -> None:
-    wrong = [p for table in found for p in tables.problems(table, settings) if p.fatal]
+def _refuse_altered(found: Iterable[table_checks.Table], settings: dict[str, str]) -> None:
+    wrong = [p for table in found for p in table_checks.problems(table, settings) if p.fatal]
     if wrong:
         raise PreconditionFailed(
             "a table was altered and cannot be followed any more; rows may have been missed since:\n"

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.arrays import Ints
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
-from dblog.sources.columns import LIMIT, Cells, Ints, Nulls, Raw
-from dblog.sources.mysql.kinds import LENGTH, SHORT, MyColumn
-from dblog.sources.mysql.types import CODECS, decode
+from dblog.sources.columns import LIMIT, Cells, Nulls, Raw
+from dblog.sources.mysql.codecs import CODECS, decode
+from dblog.sources.mysql.column_types import LENGTH, SHORT, MyColumn
 
 
 def decode_rows(packets: Sequence[bytes], schema: TableSchema) -> pa.RecordBatch:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dblog.databases.mysql.connect import Connection, server, translating
+from dblog.databases.mysql.flavor import Flavor
+from dblog.databases.mysql.gtid import DIVERGED, Between, Delivered, GtidPosition, Gtids, Place
 from dblog.errors import PositionLost, PreconditionFailed
-from dblog.sources.mysql.connect import Connection, server, translating
 from dblog.sources.mysql.events import FIRST, file_and_place, position
-from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.gtid import DIVERGED, Between, Delivered, GtidPosition, Gtids, Place
 
 RESET = (
     "the log was reset, or the server has lost its end in a crash: start with a new checkpoint, which dumps the tables "

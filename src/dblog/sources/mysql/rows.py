@@ -21,14 +21,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core import event
+from dblog.core.arrays import Bytes, Ints, Mask
 from dblog.core.event import DUMP_SEQ, Op, change_schema
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
-from dblog.sources.columns import Bytes, Cells, Ints, Mask, Nulls, Raw, Rows
+from dblog.sources.columns import Cells, Nulls, Raw, Rows
+from dblog.sources.mysql.codecs import decode
 from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.partial import completed
-from dblog.sources.mysql.types import decode
 
 _BLOCK = 49152
 _FEW = 40

@@ -10,9 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from dblog.core.arrays import Ints
 from dblog.core.names import Pattern, select_tables
 from dblog.core.offset import Extent, Followed
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.mysql.connect import Address, Connection, connect, identifier, server, translating
+from dblog.databases.mysql.flavor import Flavor
+from dblog.databases.mysql.gtid import Place
 from dblog.errors import (
     ConnectionLost,
     KeyChanged,
@@ -21,19 +25,16 @@ from dblog.errors import (
     TableLocked,
     WatermarkError,
 )
-from dblog.sources.base import Admission, Commits, Ints, Origin, Survey, Wait
+from dblog.sources.base import Admission, Commits, Origin, Survey, Wait
 from dblog.sources.mysql import catalog, chunks, preflight, resume, xa
-from dblog.sources.mysql.connect import Address, Connection, connect, identifier, server, translating
+from dblog.sources.mysql.codecs import table_schema
+from dblog.sources.mysql.column_types import TypeOptions
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import file_and_place, position
-from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.gtid import Place
-from dblog.sources.mysql.kinds import TypeOptions
 from dblog.sources.mysql.resume import Log, Resumption
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 ABSENT = "it did not exist when the stream started: what was delivered of it stays until a table has its name again"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from dblog.databases.mysql.flavor import Flavor
 from dblog.errors import DecodeError
 from dblog.sources.mysql.charsets import charset
-from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.kinds import BINARY, SIGNED, Code, MyType
+from dblog.sources.mysql.column_types import BINARY, SIGNED, Code, MyType
 
 _GEOMETRIES = ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon")
 _BLOBS = ("tiny", "", "medium", "long")

@@ -14,13 +14,13 @@ from struct import pack
 import numpy as np
 import pymysql.err
 
+from dblog.databases.mysql.connect import Address, Connection, connect, translating
+from dblog.databases.mysql.gtid import DIVERGED, Place
 from dblog.errors import ConnectionLost, PositionLost, PreconditionFailed
 from dblog.sources.base import Run
-from dblog.sources.mysql.connect import Address, Connection, connect, translating
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import FIRST, Type, file_and_place
 from dblog.sources.mysql.events import position as position_of
-from dblog.sources.mysql.gtid import DIVERGED, Place
 from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.resume import file_name
 

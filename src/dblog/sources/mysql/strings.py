@@ -8,11 +8,12 @@ import zlib
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.arrays import Bytes, Words
 from dblog.sources import columns
 from dblog.sources.columns import Cells, Raw
-from dblog.sources.mysql import documents
+from dblog.sources.mysql import binary_json_columns
 from dblog.sources.mysql.charsets import charset
-from dblog.sources.mysql.kinds import MyColumn, refuse, wrong_value
+from dblog.sources.mysql.column_types import MyColumn, refuse, wrong_value
 
 
 def text(cells: Cells, column: MyColumn) -> pa.Array:
@@ -63,7 +64,7 @@ def padded_log(cells: Cells, column: MyColumn) -> pa.Array:
     return columns.same_size(pa.binary(), _padded(cells, column), cells.valid)
 
 
-def _padded(cells: Cells, column: MyColumn) -> columns.Bytes:
+def _padded(cells: Cells, column: MyColumn) -> Bytes:
     """The values in an array of rows by bytes."""
     size = column.kind.size
     refuse(column, cells.length > size, lambda row: f"{cells.length[row]} bytes")
@@ -73,7 +74,7 @@ def _padded(cells: Cells, column: MyColumn) -> columns.Bytes:
     return rows
 
 
-def _number(cells: Cells, width: int) -> columns.Words:
+def _number(cells: Cells, width: int) -> Words:
     return cells.raw.le64(cells.start) & np.uint64((1 << 8 * width) - 1)
 
 
@@ -101,7 +102,7 @@ def set_log(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def json_log(cells: Cells, column: MyColumn) -> pa.Array:
-    return documents.texts(cells)
+    return binary_json_columns.texts(cells)
 
 
 _EWKB_SRID = 0x20000000

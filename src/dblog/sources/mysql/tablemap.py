@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from dblog.core.schema import TableName
+from dblog.databases.mysql.flavor import Flavor
 from dblog.errors import DecodeError
 from dblog.sources.mysql.charsets import charset
-from dblog.sources.mysql.flavor import Flavor
-from dblog.sources.mysql.kinds import BINARY, SIGNED, Code, MyType
+from dblog.sources.mysql.column_types import BINARY, SIGNED, Code, MyType
 
 
 class Field(IntEnum):

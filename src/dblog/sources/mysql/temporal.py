@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dblog.core.arrays import Ints, Mask
 from dblog.sources import columns
-from dblog.sources.columns import Cells, Ints, Raw
-from dblog.sources.mysql.kinds import MyColumn, refuse
+from dblog.sources.columns import Cells, Raw
+from dblog.sources.mysql.column_types import MyColumn, refuse
 
 _HINT = '.option("dates", "string") delivers dates as text'
 
@@ -29,13 +30,13 @@ class _Parts:
         self.cells = cells
         zeros = np.zeros(len(cells), np.int64)
         self.year, self.month, self.day, self.hour, self.minute, self.second, self.micro = (zeros,) * 7
-        self.minus: columns.Mask = np.zeros(len(cells), np.bool_)
+        self.minus: Mask = np.zeros(len(cells), np.bool_)
 
     def show(self, row: int) -> str:
         year, month, day = (int(part[row]) for part in (self.year, self.month, self.day))
         return f"{year:04}-{month:02}-{day:02}"
 
-    def _days(self, column: MyColumn) -> tuple[Ints, columns.Mask]:
+    def _days(self, column: MyColumn) -> tuple[Ints, Mask]:
         """Days since 1970, and which are the zero date."""
         year, month, day = self.year, self.month, self.day
         zero = (year | month | day) == 0

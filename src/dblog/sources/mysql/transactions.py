@@ -6,10 +6,10 @@ import uuid
 
 import numpy as np
 
+from dblog.core.arrays import Ints
+from dblog.databases.mysql.gtid import Names
 from dblog.errors import DecodeError
-from dblog.sources.columns import Ints
 from dblog.sources.mysql.events import HEADER, Events, Type
-from dblog.sources.mysql.gtid import Names
 
 _TIMED = 49
 """Bytes of MySQL's GTID event up to and including the time of the commit."""

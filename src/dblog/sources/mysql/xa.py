@@ -17,8 +17,8 @@ from typing import Any
 import pymysql.cursors
 
 from dblog.core.schema import TableName
+from dblog.databases.mysql.connect import Connection
 from dblog.errors import DecodeError, PositionLost
-from dblog.sources.mysql.connect import Connection
 from dblog.sources.mysql.events import file_and_place
 from dblog.sources.mysql.resume import Log, file_name
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Cells
-from dblog.sources.postgres.kinds import EPOCH_DAYS, EPOCH_MICROS, PgColumn, wrong_value
+from dblog.sources.postgres.column_types import EPOCH_DAYS, EPOCH_MICROS, PgColumn, wrong_value
 from dblog.sources.postgres.text import string
 
 

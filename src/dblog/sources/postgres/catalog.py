@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import PreconditionFailed
-from dblog.sources.postgres.kinds import PgColumn, PgType, TypeOptions
-from dblog.sources.postgres.types import pg_column
+from dblog.sources.postgres.codecs import pg_column
+from dblog.sources.postgres.column_types import PgColumn, PgType, TypeOptions
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from psycopg2 import sql
 
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.postgres.connect import Connection
 from dblog.errors import SchemaChanged, TableUnreadable
-from dblog.sources.postgres.connect import Connection
 from dblog.sources.postgres.copy import decode_rows, select_list
 
 BATCH_BYTES = 2 << 20

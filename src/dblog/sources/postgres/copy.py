@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.arrays import Ints
 from dblog.core.schema import TableSchema
+from dblog.databases.postgres.connect import identifier
 from dblog.errors import DecodeError
-from dblog.sources.columns import LIMIT, Cells, Ints, Raw
-from dblog.sources.postgres.connect import identifier
-from dblog.sources.postgres.kinds import PgColumn
-from dblog.sources.postgres.types import codec, decode
+from dblog.sources.columns import LIMIT, Cells, Raw
+from dblog.sources.postgres.codecs import codec, decode
+from dblog.sources.postgres.column_types import PgColumn
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _TRAILER = b"\xff\xff"

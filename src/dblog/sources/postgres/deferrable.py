@@ -12,9 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dblog.core.schema import TableName
+from dblog.databases.postgres.connect import identifier, literal
 from dblog.errors import PositionLost
 from dblog.sources.postgres.catalog import Cursor
-from dblog.sources.postgres.connect import identifier, literal
 
 WHY = "two rows may have the same key within a transaction, and the log does not tell which of them remains"
 

@@ -17,14 +17,15 @@ from struct import unpack_from
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.arrays import Ints
 from dblog.core.event import truncation
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.base import Commits, Run
-from dblog.sources.columns import Ints, Raw
+from dblog.sources.columns import Raw
 from dblog.sources.postgres.catalog import Relation, RelationColumn, Unidentified
-from dblog.sources.postgres.kinds import EPOCH_MICROS
+from dblog.sources.postgres.column_types import EPOCH_MICROS
 from dblog.sources.postgres.tuples import DELETE, INSERT, NEW, TEXT, TRUNCATE, UPDATE, Feed, Layout, table_batch
 
 __all__ = ["Decoder", "Relation", "RelationColumn"]

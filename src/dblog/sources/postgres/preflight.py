@@ -8,7 +8,7 @@ runs is exactly the `fix` that `check` shows for it, in an order that matters:
    identity makes its owner's own updates fail, so `FOR ALL TABLES` is never an option;
 3. the slot, last: decoding looks the publication up in the catalog as it was at that place of the log.
 
-What is looked at, and what is wrong with it, is in `look`.
+What is looked at, and what is wrong with it, is in `preflight_checks`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 from psycopg2.extras import NamedTupleCursor
 
+from dblog.databases.postgres.connect import Connection, translating
 from dblog.sources.base import Wait
-from dblog.sources.postgres import look
-from dblog.sources.postgres.connect import Connection, translating
-from dblog.sources.postgres.look import Setup
+from dblog.sources.postgres import preflight_checks
+from dblog.sources.postgres.preflight_checks import Setup
 from dblog.sources.postgres.slot_creation import create_slot
 from dblog.sources.postgres.slot_problems import slot_sql
 from dblog.sources.problems import Problem, refuse
@@ -40,7 +40,7 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
     if version < OLDEST_SERVER:  # its catalog cannot even be asked the questions below
         return [Problem(f"the server's version number is {version}", "upgrade to PostgreSQL 13 or later")]
     with translating("checking the server"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
-        return list(look.Look(cur, setup).problems())
+        return list(preflight_checks.Look(cur, setup).problems())
 
 
 def prepare(
@@ -68,11 +68,15 @@ def prepare(
 def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None) -> str:
     """The whole set-up as a script for an administrator: afterwards `role` needs no further privilege. With what
     `check` has found for the role it fits what is there already; without, it is for a server where nothing is."""
-    rights = [look.grant("USAGE", schema, role) for schema in dict.fromkeys(t.schema for t in setup.published)]
-    rights += [look.grant("SELECT, UPDATE" if t == WATERMARK else "SELECT", t, role) for t in setup.published]
-    watermark = look.WATERMARK_SQL if setup.writes else ()
-    script = [look.replication_sql(role), *watermark, *rights]
-    rest = [look.publication_sql(setup)]
+    rights = [
+        preflight_checks.grant("USAGE", schema, role) for schema in dict.fromkeys(t.schema for t in setup.published)
+    ]
+    rights += [
+        preflight_checks.grant("SELECT, UPDATE" if t == WATERMARK else "SELECT", t, role) for t in setup.published
+    ]
+    watermark = preflight_checks.WATERMARK_SQL if setup.writes else ()
+    script = [preflight_checks.replication_sql(role), *watermark, *rights]
+    rest = [preflight_checks.publication_sql(setup)]
     if problems is not None:
         needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
         rest = [statement for statement in needed if statement not in (*script, slot_sql(setup.slot))]

@@ -15,7 +15,7 @@ from struct import pack, unpack_from
 import psycopg2
 import psycopg2._psycopg
 
-from dblog.sources.postgres.connect import Connection, ServerError
+from dblog.databases.postgres.connect import Connection, ServerError
 
 _DATA, _KEEPALIVE = b"wk"
 _HEADER = 25

@@ -19,9 +19,9 @@ from typing import Any
 
 import psycopg2
 
+from dblog.databases.postgres.connect import Connection, connect_beside, literal, translating
 from dblog.errors import PreconditionFailed, SourceError
 from dblog.sources.base import Wait
-from dblog.sources.postgres.connect import Connection, connect_beside, literal, translating
 
 LOOK_SECONDS = 0.5
 """How often the transactions that hold up a slot are looked at."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dblog.sources.postgres.connect import literal
+from dblog.databases.postgres.connect import literal
 from dblog.sources.problems import Problem
 
 

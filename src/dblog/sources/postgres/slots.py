@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dblog.core.schema import TableName
+from dblog.databases.postgres.connect import Connection, identifier, translating
 from dblog.errors import NotFound, PreconditionFailed, SourceError
-from dblog.sources.postgres.connect import Connection, identifier, translating
 
 OURS = "dblog_"
 """How the names of our slots begin, unless somebody chose another."""

@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from dblog.core.arrays import Ints
 from dblog.core.names import Pattern, select_tables
 from dblog.core.offset import Extent, Followed
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.postgres.connect import Address, Connection, connect, translating
 from dblog.errors import (
     KeyChanged,
     PositionLost,
@@ -19,12 +21,11 @@ from dblog.errors import (
     SchemaChanged,
     WatermarkError,
 )
-from dblog.sources.base import Admission, Commits, Ints, Origin, Survey, Wait
+from dblog.sources.base import Admission, Commits, Origin, Survey, Wait
 from dblog.sources.postgres import chunks, preflight, slots, survey, visibility
 from dblog.sources.postgres.catalog import Unidentified, read_tables, relation_schema
-from dblog.sources.postgres.connect import Address, Connection, connect, translating
+from dblog.sources.postgres.column_types import TypeOptions
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
-from dblog.sources.postgres.kinds import TypeOptions
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import Setup
 from dblog.sources.postgres.stream import PostgresLog

@@ -9,8 +9,8 @@ from __future__ import annotations
 import select
 import time
 
+from dblog.databases.postgres.connect import Address, connect, identifier, literal, translating
 from dblog.sources.base import Run, Wait
-from dblog.sources.postgres.connect import Address, connect, identifier, literal, translating
 from dblog.sources.postgres.pgoutput import COMMIT, Decoder
 from dblog.sources.postgres.replication import Replication
 from dblog.sources.postgres.slot_creation import create_slot

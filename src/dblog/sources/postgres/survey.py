@@ -17,11 +17,11 @@ from psycopg2.extras import NamedTupleCursor
 from dblog.core.names import Pattern, select_tables
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName
+from dblog.databases.postgres.connect import Connection, translating
 from dblog.errors import PositionLost
 from dblog.sources.base import Survey
-from dblog.sources.postgres.connect import Connection, translating
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
-from dblog.sources.postgres.look import Look, Setup
+from dblog.sources.postgres.preflight_checks import Look, Setup
 from dblog.sources.problems import Problem, refuse
 
 SetupOf = Callable[[Sequence[TableName]], Setup]

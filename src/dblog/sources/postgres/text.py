@@ -14,7 +14,7 @@ import pyarrow as pa
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Cells
-from dblog.sources.postgres.kinds import PgColumn, refuse, wrong_value
+from dblog.sources.postgres.column_types import PgColumn, refuse, wrong_value
 
 
 def string(cells: Cells, column: PgColumn) -> pa.Array:

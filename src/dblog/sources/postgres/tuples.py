@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dblog.core.arrays import Bytes, Ints, Mask
 from dblog.core.event import DUMP_SEQ, Op, change_schema
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
-from dblog.sources.columns import ABSENT, Bytes, Ints, Mask, Raw, Rows
-from dblog.sources.postgres.types import decode
+from dblog.sources.columns import ABSENT, Raw, Rows
+from dblog.sources.postgres.codecs import decode
 
 INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
 NEW, OLD = b"NO"

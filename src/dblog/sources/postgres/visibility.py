@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dblog.sources.base import Ints
+from dblog.core.arrays import Ints
 
 # Up to where the log is written. The server says where the next record begins: at the beginning of a page, that is
 # behind the page's header, which no record's end ever is.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Context, Decimal
 
-from dblog.sources.mysql.kinds import Code
+from dblog.sources.mysql.column_types import Code
 
 UTF8MB4 = 45
 WIDE = Context(prec=80)

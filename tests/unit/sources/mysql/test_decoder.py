@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.mysql.flavor import MARIADB
+from dblog.databases.mysql.gtid import GtidPosition
 from dblog.errors import DecodeError, PositionLost
 from dblog.sources.base import Run
+from dblog.sources.mysql.codecs import table_schema
+from dblog.sources.mysql.column_types import Code
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import Type, position
-from dblog.sources.mysql.flavor import MARIADB
-from dblog.sources.mysql.gtid import GtidPosition
-from dblog.sources.mysql.kinds import Code
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import Field, number, short, varchar
 from tests.unit.sources.mysql.log import WHEN, Log
 

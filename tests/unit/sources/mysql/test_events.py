@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dblog.databases.mysql.connect import ServerError
 from dblog.errors import DecodeError, PositionLost
 from dblog.sources.mysql import compressed
 from dblog.sources.mysql.binlog import EventReader
-from dblog.sources.mysql.connect import ServerError
 from dblog.sources.mysql.events import Events, Type, file_and_place, position
 from dblog.sources.mysql.packets import Packets
 from tests.unit.sources.mysql.build import packed

@@ -11,11 +11,11 @@ import pytest
 
 from dblog.core.offset import Extent
 from dblog.core.schema import TableName, TableSchema
+from dblog.databases.mysql.connect import ServerError
+from dblog.databases.mysql.flavor import MARIADB
 from dblog.sources.mysql import chunks
-from dblog.sources.mysql.connect import ServerError
-from dblog.sources.mysql.flavor import MARIADB
-from dblog.sources.mysql.kinds import Code, MyType, TypeOptions
-from dblog.sources.mysql.types import my_column
+from dblog.sources.mysql.codecs import my_column
+from dblog.sources.mysql.column_types import Code, MyType, TypeOptions
 
 SCHEMA = TableSchema(TableName("shop", "t"), (my_column("id", MyType(Code.bigint), MARIADB, TypeOptions()),), ("id",))
 ROW_BYTES = 10

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dblog.databases.mysql.connect import ServerError
 from dblog.errors import DecodeError
 from dblog.sources.mysql import packets as module
-from dblog.sources.mysql.connect import ServerError
 from dblog.sources.mysql.packets import LONGEST, Receiver
 
 Pair = tuple[socket.socket, socket.socket]

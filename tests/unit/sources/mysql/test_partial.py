@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from dblog.core.event import BEFORE, Op
+from dblog.databases.mysql.flavor import MYSQL
 from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
-from dblog.sources.mysql.flavor import MYSQL
-from dblog.sources.mysql.json import printed, read
-from dblog.sources.mysql.kinds import Code
+from dblog.sources.mysql.binary_json import printed, read
+from dblog.sources.mysql.codecs import table_schema
+from dblog.sources.mysql.column_types import Code
 from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.partial import changed
 from dblog.sources.mysql.rows import find_changes, table_batch
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import Field, bits, number, packed, short, sized, table_map, varchar
-from tests.unit.sources.mysql.test_my_json import document
+from tests.unit.sources.mysql.test_binary_json import document
 
 REPLACE, INSERT, REMOVE = range(3)
 PARTIAL, UPDATE, WRITE = 39, 31, 30

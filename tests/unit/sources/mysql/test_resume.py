@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dblog.databases.mysql.flavor import MYSQL
 from dblog.errors import PositionLost
 from dblog.sources.mysql.events import position
-from dblog.sources.mysql.flavor import MYSQL
 from dblog.sources.mysql.resume import Log, resume
 
 

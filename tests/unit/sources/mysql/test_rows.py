@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dblog.core.event import BEFORE, Op
+from dblog.databases.mysql.flavor import MYSQL
 from dblog.errors import DecodeError
 from dblog.sources.columns import Raw
 from dblog.sources.mysql import rows
-from dblog.sources.mysql.flavor import MYSQL
-from dblog.sources.mysql.kinds import Code
+from dblog.sources.mysql.codecs import table_schema
+from dblog.sources.mysql.column_types import Code
 from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import (
     DELETE,
     UPDATE,

@@ -7,12 +7,12 @@ import struct
 import pytest
 
 from dblog.core.schema import TableName
+from dblog.databases.mysql.flavor import MARIADB, MYSQL, Flavor, flavor_of
 from dblog.errors import DecodeError, PreconditionFailed
-from dblog.sources.mysql.flavor import MARIADB, MYSQL, Flavor, flavor_of
-from dblog.sources.mysql.kinds import Code, TypeOptions
+from dblog.sources.mysql.codecs import table_schema
+from dblog.sources.mysql.column_types import Code, TypeOptions
 from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import TableMap
-from dblog.sources.mysql.types import table_schema
 from tests.unit.sources.mysql.build import Field, blob, char, label, number, packed, sized, table_map, varchar
 
 LATIN1, UCS2, BINARY = 8, 35, 63

@@ -1,0 +1,98 @@
+"""A planned batch that is not on the spool any more, read again from the log of another server.
+
+A batch is a set of transactions. Another server may have them at other positions, in another order and mixed with
+others (MariaDB's domains). The batch keeps its bounds, by which sinks know it. Within them its transactions are
+numbered in the order of this log.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from dblog.capture.segments import OpenSegment, followed_part
+from dblog.capture.spool import LogFile, LogWriter, Segments, Spool
+from dblog.core.offset import Offset
+from dblog.core.schema import TableSchema
+from dblog.sources.base import LogStream, Run, Source
+
+READ_SECONDS = 1.0
+"""How long one read waits for the log."""
+
+
+def read_again(source: Source, spool: Spool, start: Offset, end: Offset, *, before: bool) -> Segments | None:
+    """The log files of the batch between two offsets; None when the log that is read now has it at the positions that
+    were planned."""
+    assert start.position is not None
+    assert end.position is not None
+    stream = source.repeat(start.position, start.place, end.place)
+    if stream is None:
+        return None
+    try:
+        return _written(stream, spool, start, end, before=before)
+    finally:
+        stream.close()
+
+
+def _written(stream: LogStream, spool: Spool, start: Offset, end: Offset, *, before: bool) -> Segments:
+    assert start.position is not None
+    assert end.position is not None
+    life = uuid.uuid4().hex[:8]
+    written: list[tuple[LogFile, ...]] = []
+    files = 0
+
+    def new_file(schema: TableSchema) -> LogWriter:
+        nonlocal files
+        files += 1
+        return spool.log_writer(f"{life}-{files}", schema, before=before)
+
+    def close(segment: OpenSegment) -> None:
+        written.append(followed_part(segment.close(), start.followed, spool.relabelled).files)
+
+    renumber = _Renumber(start.position, end.position)
+    segment = OpenSegment(new_file, start.position, None)
+    try:
+        while stream.passing:
+            for run in stream.read(READ_SECONDS):
+                segment.append(renumber(run))
+                if segment.large and segment.end is not None:
+                    close(segment)
+                    segment = OpenSegment(new_file, start.position, None)
+        if segment.dirty:
+            close(segment)
+    except BaseException:
+        segment.abort()
+        spool.remove(f.path for closed in written for f in closed)
+        raise
+    return tuple(filter(None, written))
+
+
+class _Renumber:
+    """Gives the transactions of runs the positions from `start` on, one after the other."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self._next, self._end = start, end
+        self._last: int | None = None
+        """The position that the last transaction has in the log: more of it may follow."""
+
+    def __call__(self, run: Run) -> Run:
+        lsns = [batch.column("_lsn").to_numpy() for _, batch in run.changes]
+        if not lsns:
+            return run
+        found = np.unique(np.concatenate(lsns))
+        if found[0] == self._last:
+            self._next -= 1
+        numbers = self._next + np.arange(len(found))
+        self._next, self._last = int(numbers[-1]) + 1, int(found[-1])
+        # a transaction takes more bytes of a log than one, so that there is room for all of them
+        assert self._next <= self._end
+        return replace(run, changes=[(schema, _moved(batch, found, numbers)) for schema, batch in run.changes])
+
+
+def _moved(batch: pa.RecordBatch, found: np.ndarray, numbers: np.ndarray) -> pa.RecordBatch:
+    at = batch.schema.get_field_index("_lsn")
+    lsns = numbers[np.searchsorted(found, batch.column(at).to_numpy())]
+    return batch.set_column(at, batch.schema.field(at), pa.array(lsns, pa.int64()))

@@ -1,0 +1,211 @@
+"""Segments: the captured log in pieces that end at commits, and where in them a batch may end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.capture.spool import LogFile, LogWriter
+from dblog.core.dump import REPAIR_LIMIT, Staged
+from dblog.core.event import Op
+from dblog.core.offset import Followed, Key, Offset
+from dblog.core.schema import TableName, TableSchema
+from dblog.sources.base import Commits, Run, joined
+
+SEGMENT_ROWS = 50_000
+SEGMENT_BYTES = 8 << 20
+"""A segment of so many rows or bytes ends with the next commit."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The captured log in `(start, end]`."""
+
+    start: int
+    end: int
+    files: tuple[LogFile, ...]
+    commits: Commits
+    holes: Mapping[TableName, Sequence[Key] | None]
+    """Rows that moved to a new key and whose log entry lacks a column: nobody downstream can know its value. None
+    when they are too many to name, or of a key that has no plain text."""
+    nbytes: int
+    committed_at: float
+    """When its last transaction committed, by the database's clock, in seconds since 1970."""
+    place: str | None = None
+    """The place of its start (`sources.base.Origin`)."""
+
+    def upto(self, position: int) -> tuple[int, int]:
+        """Rows and bytes of the segment's transactions that end up to a position."""
+        ended = self._ended(position)
+        return (int(self.commits.rows[ended - 1]), int(self.commits.nbytes[ended - 1])) if ended else (0, 0)
+
+    def cut(self, start: int, rows: float, nbytes: float) -> int:
+        """The last commit up to which the log after `start` has at most so many rows and bytes; `start` if none."""
+        rows_before, bytes_before = self.upto(start)
+        fitting = min(
+            int(np.searchsorted(self.commits.rows, rows_before + rows, "right")),
+            int(np.searchsorted(self.commits.nbytes, bytes_before + nbytes, "right")),
+        )
+        if self.holes and fitting < len(self.commits):  # they are repaired after the whole of it
+            return start
+        return int(self.commits.positions[fitting - 1]) if fitting else start
+
+    def first(self, start: int) -> int:
+        """The first place after `start` where a batch may end."""
+        return self.end if self.holes else int(self.commits.positions[self._ended(start)])
+
+    def _ended(self, position: int) -> int:
+        return int(np.searchsorted(self.commits.positions, position, "right"))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much log one batch may hold; a window is never cut."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+
+
+def reach(segments: Sequence[Segment], start: int, limit: Limit) -> int:
+    """The last commit up to which the log after `start` fits the limit; the first one if none does."""
+    rows, nbytes = limit.rows or math.inf, limit.nbytes or math.inf
+    reached = start
+    for segment in segments:
+        reached = max(reached, segment.cut(start, rows, nbytes))
+        if reached < segment.end:
+            break
+        rows_before, bytes_before = segment.upto(start)
+        rows -= segment.upto(reached)[0] - rows_before
+        nbytes -= segment.upto(reached)[1] - bytes_before
+    return reached if reached > start else segments[0].first(start)
+
+
+def followed_part(
+    segment: Segment,
+    followed: Mapping[TableName, Followed] | None,
+    relabelled: Callable[[LogFile, TableName], LogFile],
+) -> Segment:
+    """The segment with only the changes of the followed tables, each under the name it is followed by.
+
+    Capture runs ahead of what is planned, so it may have read log of a table that is not followed yet, or under a name
+    that the table has got since. `relabelled` makes a copy of a file for a table of another name."""
+    if followed is None:
+        return segment
+    names = {known.identity: table for table, known in followed.items() if known.identity}
+    holes = {table: keys for table, keys in segment.holes.items() if table in followed}
+    files: list[LogFile] = []
+    for file in segment.files:
+        name = names.get(file.identity) if file.identity else file.table
+        if name is None or name not in followed:
+            continue
+        if name != file.table and file.table in segment.holes:
+            holes[name] = None
+        files.append(file if name == file.table else relabelled(file, name))
+    return replace(segment, files=tuple(files), holes=holes)
+
+
+def joined_holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key] | None]:
+    holes: dict[TableName, list[Key] | None] = {}
+    for segment in segments:
+        for table, keys in segment.holes.items():
+            known = holes.setdefault(table, [])
+            holes[table] = None if known is None or keys is None else [*known, *keys]
+    return holes
+
+
+def note_holes(holes: dict[TableName, list[Key] | None], schema: TableSchema, batch: pa.RecordBatch) -> None:
+    """Note the keys of created rows (moved there by a key update) whose log entry lacks a column."""
+    unchanged = batch.column("_unchanged")
+    if unchanged.null_count == len(unchanged):
+        return
+    moved = batch.filter(pc.and_(pc.is_valid(unchanged), pc.equal(batch.column("_op"), int(Op.create))))
+    if not moved.num_rows:
+        return
+    known = holes.setdefault(schema.table, [])
+    nameable = all(_has_plain_text(moved.column(k).type) for k in schema.key)
+    if known is None or not nameable or len(known) + moved.num_rows > REPAIR_LIMIT:
+        holes[schema.table] = None
+        return
+    texts = [moved.column(k).cast(pa.string()).to_pylist() for k in schema.key]
+    known += zip(*texts, strict=True)
+
+
+def _has_plain_text(kind: pa.DataType) -> bool:
+    """Whether Arrow's text of a value of this type is one that the database reads as the same value."""
+    is_ = pa.types
+    return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))
+
+
+class OpenSegment:
+    """The segment being written: a file per table and schema version."""
+
+    def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, place: str | None) -> None:
+        self._new_file = new_file
+        self._start = start
+        self.place = place
+        self._writers: dict[tuple[TableName, str, str], LogWriter] = {}
+        self._commits: list[Commits] = []
+        self._holes: dict[TableName, list[Key] | None] = {}
+        self._rows = 0
+        self._nbytes = 0
+        self._since = 0.0
+        self._committed_at = 0
+        self.dirty = False
+        self.end: int | None = None
+        """Where it could be closed now: its last commit, or None inside a transaction."""
+
+    @property
+    def large(self) -> bool:
+        return self._rows >= SEGMENT_ROWS or self._nbytes >= SEGMENT_BYTES
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._since
+
+    def append(self, run: Run) -> None:
+        if not self.dirty:
+            self.dirty, self._since = True, time.monotonic()
+        rows, nbytes = run.commits.rows + self._rows, run.commits.nbytes + self._nbytes
+        self._commits.append(replace(run.commits, rows=rows, nbytes=nbytes))
+        for schema, batch in run.changes:
+            at = (schema.table, schema.version, schema.identity)
+            if at not in self._writers:
+                self._writers[at] = self._new_file(schema)
+            self._writers[at].append(batch)
+            self._rows += batch.num_rows
+            note_holes(self._holes, schema, batch)
+        self._holes |= dict.fromkeys(run.replaced)
+        self._nbytes += run.nbytes
+        self._committed_at = run.committed_at or self._committed_at
+        self.end = run.position
+
+    def close(self) -> Segment:
+        assert self.end is not None
+        files = tuple(w.close() for w in self._writers.values())
+        commits, committed_at = joined(self._commits), self._committed_at / 1e6
+        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self.place)
+
+    def abort(self) -> None:
+        for writer in self._writers.values():
+            writer.abort()
+
+
+def same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:
+    """The staged chunks without those that were read under another schema than the log of their window shows: they
+    are read again, under the new one. A chunk that failed has no rows, so no schema, and stays failed."""
+    versions = defaultdict(set)
+    for file in log:
+        versions[file.table].add(file.version)
+    tables = {c.id: c.table for c in start.read}
+    return {
+        chunk_id: found
+        for chunk_id, found in staged.items()
+        if chunk_id not in tables or found.failed is not None or versions[tables[chunk_id]] <= {found.version}
+    }

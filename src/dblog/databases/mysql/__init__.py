@@ -1,0 +1,1 @@
+"""Connections to MySQL and MariaDB, and where the two differ."""

@@ -1,0 +1,290 @@
+"""The engine: what the driver does between batches, as Spark asks for it.
+
+A batch is a function of its two offsets and of files. So after a crash, in a new process, `batch` may be called
+first, with offsets of an earlier life, and the engine starts wherever they say.
+
+A batch that is repeated is the same batch: sinks may have written it, and know it by its positions. Before an offset is
+handed out, the spool notes which files the batch consists of (`Spool.keep_batch`), and a later life delivers these. If
+they are lost, the log is read again; on another server, exactly the transactions of the batch (`dblog.capture.repeat`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from dblog.capture.capture import Capture
+from dblog.capture.repeat import read_again
+from dblog.capture.segments import Limit
+from dblog.capture.spool import LogFile, Segments, Spool, schema_from_text
+from dblog.core.event import EMPTIED_SEQ, truncation
+from dblog.core.offset import Offset
+from dblog.errors import ConnectionLost, SourceError, SpoolError
+from dblog.planning.planner import Planner
+from dblog.planning.retry import retrying
+from dblog.planning.settings import Settings
+from dblog.planning.state_sync import StateSync
+from dblog.sources.base import Source, Wait
+from dblog.state.store import Store
+from dblog.work.tasks import Emit, Log, Select, Window
+
+_T = TypeVar("_T")
+
+SPOOL_SECONDS = 5.0
+"""How often the spool's size is looked at."""
+
+
+class Engine:
+    """Plans batches and keeps the log flowing onto the spool. Belongs to the driver's source process."""
+
+    def __init__(
+        self,
+        source: Source,
+        spool: Spool,
+        settings: Settings,
+        check: Callable[[Collection[str]], None] = lambda versions: None,
+        version: str | None = None,
+        *,
+        pipeline: str = "",
+        open_store: Callable[[], Store] | None = None,
+    ) -> None:
+        """`check` raises when the stream cannot deliver rows of these schema versions; with `version`, the rows of a
+        dump must be of that one, because a column they lack would be lost for good. Without a store the stream takes
+        no requests."""
+        self._source = source
+        self._spool = spool
+        self._settings = settings
+        self._check = check
+        self._capture: Capture | None = None
+        self._target: int | None = None
+        self._draining = False
+        self._stopped = threading.Event()
+        self._held_up: str | None = None
+        self._started_at = time.time()
+        self._spool_bytes, self._measured = 0, 0.0
+        self._position = 0
+        self._repeated: tuple[Offset, Segments] | None = None
+        """The batch of an earlier life that ends with this offset, while it is not committed."""
+        self._made: dict[int, list[str]] = {}
+        """The files that were made for a batch, by its end: they are removed when it is committed."""
+        self.sync = (
+            StateSync(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
+        )
+        self._planner = Planner(source, spool, settings, check, version, self.sync)
+        if self.sync is not None:
+            self.sync.start()
+
+    # -- what Spark asks -------------------------------------------------------------------------------------
+
+    def next(self, start: Offset, limit: Limit) -> Offset:
+        """The offset that ends the next batch; `start` itself when there is nothing to do."""
+        if start.position is None:
+            return self._first()
+        capture = self._started(start)
+        if self._draining and self._target is None:
+            self._target = self._retrying(self._source.latest)
+        self._position = start.position
+        self._planner.delivered(start)
+        while True:
+            end = self._planner.plan(start, capture, limit, self._target)
+            if end is None:
+                return start
+            if end != start:
+                assert end.position is not None
+                files = (s.files for s in capture.between(start.position, end.position, start.followed))
+                self._spool.keep_batch(self._name(start, end), tuple(filter(None, files)))
+                return end
+            if self._target is None:
+                return start
+
+    def batch(self, start: Offset, end: Offset) -> list[Log | Emit | Select]:
+        """The work between two offsets."""
+        work: list[Log | Emit | Select] = []
+        if start.position is not None and end.position is not None and start != end:
+            window = Window(start.position, end.position, self._segments(start, end))
+            if end.emptied:
+                window = replace(window, segments=(*window.segments, self._emptied(end, end.position)))
+            self._check({f.version for f in window.files})
+            # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
+            staged = self._planner.staged(end.emit)
+            present = tuple(c for c in end.emit if c.id in staged and staged[c.id].stamp == c.stamp)
+            if window.segments:
+                work.append(Log(window, present))
+            work += [Emit(window, c) for c in present]
+        work += [Select(c) for c in end.read]
+        return work
+
+    def commit(self, end: Offset) -> None:
+        """Spark has committed the batch that ends here: nothing of it is needed again."""
+        if end.position is not None and self._capture is not None:
+            self._capture.release(end.position)
+            self._spool.remove(self._made.pop(end.position, ()))
+        if self._repeated is not None and self._repeated[0] == end:
+            self._spool.remove(f.path for segment in self._repeated[1] for f in segment)
+            self._repeated = None
+        self._spool.remove_chunks({c.id for c in end.emit})
+
+    def drain(self) -> None:
+        """From now on: stop when the log is delivered as of the next batch and no dump is running."""
+        self._draining = True
+
+    def report(self) -> dict[str, int]:
+        """Where the log ends, as far as it is captured, and what was done."""
+        captured = {} if self._capture is None else {"captured": self._capture.position}
+        return {**captured, **self._planner.counts.to_json()}
+
+    def stop(self, error: BaseException | None = None) -> None:
+        self._stopped.set()
+        if self._capture is not None:
+            self._capture.stop()
+        if self.sync is not None:
+            self.sync.close(error)
+
+    # -- what people ask -------------------------------------------------------------------------------------
+
+    def status(self) -> Mapping[str, Any]:
+        """Everything there is to say of the stream. Called by the state sync's thread."""
+        status: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            **self._source.identity(),
+            **self._planner.status(),
+        }
+        if self._held_up is not None:
+            status["waiting"] = self._held_up
+        capture = self._capture
+        if capture is not None:
+            since = capture.waiting_since(self._position)
+            status |= {
+                "position": self._position,
+                "captured": capture.position,
+                "lag_seconds": 0.0 if since is None else max(0.0, time.time() - since),
+                "capture_lag_seconds": capture.lag,
+            }
+            try:
+                health = dict(self._source.health())
+                latest = health.pop("latest")
+                status |= {"latest": latest, "lag_bytes": max(0, latest - self._position), "slot_health": health}
+            except ConnectionLost:  # a server that shuts down ends this session first, and the log's last
+                capture.reconnect()
+            except SourceError:
+                pass  # the rest is worth saying; others say what is wrong
+        if time.monotonic() - self._measured > SPOOL_SECONDS:
+            with contextlib.suppress(SpoolError, OSError):
+                self._spool_bytes, self._measured = self._spool.size(), time.monotonic()
+        self._planner.probe()
+        return {**status, "spool_bytes": self._spool_bytes}
+
+    # -- starting --------------------------------------------------------------------------------------------
+
+    def _first(self) -> Offset:
+        self._prepare()
+        origin = self._retrying(self._source.origin)
+        names = tuple(self._retrying(self._source.tables))
+        admission = self._retrying(lambda: self._source.admit(names))
+        suspects = tuple(sorted({*origin.suspects, *admission.running}))
+        tables = () if self._settings.dump else tuple(admission.tables)
+        return Offset(origin.position, suspects=suspects, tables=tables, place=origin.place, followed=admission.tables)
+
+    def _emptied(self, end: Offset, position: int) -> tuple[LogFile, ...]:
+        """A truncate of each table that the batch ends by emptying, as files of the log."""
+        assert end.position is not None
+        files = []
+        for number, schema in enumerate(map(schema_from_text, end.emptied.values())):
+            writer = self._spool.log_writer(f"{uuid.uuid4().hex[:8]}-{number}", schema, before=self._settings.before)
+            writer.append(truncation(schema.arrow, position - 1, EMPTIED_SEQ, None, None, before=self._settings.before))
+            files.append(writer.close())
+        self._made.setdefault(end.position, []).extend(f.path for f in files)
+        return tuple(files)
+
+    def _hold_up(self, what: str | None) -> None:
+        self._held_up = what
+
+    def _started(self, at: Offset) -> Capture:
+        """The capture; in a new life it goes on from an offset whose batch is committed."""
+        if self._capture is None:
+            self._prepare(at)
+            self._spool.sweep(_chunks(at))
+            self._follow(at)
+        assert self._capture is not None
+        return self._capture
+
+    def _segments(self, start: Offset, end: Offset) -> Segments:
+        """The log files of a planned batch."""
+        if self._capture is None:
+            self._repeat(start, end)
+        if self._repeated is not None and self._repeated[0] == end:
+            return self._repeated[1]
+        assert self._capture is not None
+        assert start.position is not None
+        assert end.position is not None
+        self._capture.wait_position(end.position)
+        files = (s.files for s in self._capture.between(start.position, end.position, start.followed))
+        return tuple(filter(None, files))
+
+    def _repeat(self, start: Offset, end: Offset) -> None:
+        """Begin a life with a batch that an earlier one has planned.
+
+        1. If its files are on the spool, they are the batch. The log goes on behind it.
+        2. If they are not and the log is another server's, its transactions are read from there. The spool notes their
+           files, so that the next life finds the same. The log goes on behind it.
+        3. Otherwise the log is read again from the start of the batch.
+        """
+        self._prepare(start, end)
+        name = self._name(start, end)
+        # 1.
+        files = self._spool.kept_batch(name)
+        self._spool.sweep(_chunks(start) | _chunks(end), files or ())
+        # 2.
+        if files is None:
+            before = self._settings.before
+            files = self._retrying(lambda: read_again(self._source, self._spool, start, end, before=before))
+            if files is not None:
+                self._spool.keep_batch(name, files)
+        self._repeated = None if files is None else (end, files)
+        self._follow(start if files is None else end)
+
+    def _name(self, start: Offset, end: Offset) -> str:
+        """What tells a batch from every other, and from the same one as a stream with other options would read it."""
+        said = [start.to_json(), end.to_json(), self._source.decoding, self._settings.before]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def _prepare(self, *offsets: Offset) -> None:
+        """Check the source, and have the log decoded for the tables that are followed at these offsets, the earliest
+        first; without any for a new stream."""
+        wait = Wait(self._settings.patience, self._hold_up, self._stopped)
+        known = {t: f for offset in reversed(offsets) for t, f in (offset.followed or {}).items()}
+        followed = {*offsets[0].tables, *known} if offsets else None
+        self._retrying(lambda: self._source.prepare(followed=followed, wait=wait))
+        if known:
+            self._retrying(lambda: self._source.follow(known))
+
+    def _follow(self, at: Offset) -> None:
+        assert at.position is not None
+        self._capture = Capture(
+            self._source,
+            self._spool,
+            at.position,
+            at.place,
+            before=self._settings.before,
+            read_ahead=self._settings.read_ahead,
+            patience=self._settings.patience,
+        )
+        self._capture.wait_open()
+
+    def _retrying(self, call: Callable[[], _T]) -> _T:
+        return retrying(call, self._settings.patience)
+
+
+def _chunks(offset: Offset) -> set[str]:
+    return {c.id for c in (*offset.emit, *offset.read)}

@@ -1,0 +1,247 @@
+"""Which tables a stream follows: tables that come, leave their names, are replaced or go while it runs.
+
+Now and then, and whenever the log shows another definition, the source is asked what is true of the tables (`survey`).
+
+    a new table     joins: it is published, and followed and dumped from an offset on
+    a replaced one  joins too: that offset's batch ends by emptying it
+    one that is gone  is emptied
+    one that has left its name  stops the stream, or goes on under the name it had
+
+A table joins at an offset that lies behind its admission to the log, and only when all transactions that were running
+then are over: the log may lack what they did before, and the dump must see it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dblog.capture.capture import Capture
+from dblog.core.offset import Followed, Offset
+from dblog.core.schema import TableName
+from dblog.errors import PreconditionFailed, TableLocked
+from dblog.sources.base import Source, Survey
+
+AGAIN_SECONDS = 1.0
+"""The least time between two looks, whatever the log shows."""
+
+AWAY_SECONDS = 2.0
+"""How long a followed table may be without its name before the stream stops: it may be renamed there and back."""
+
+LOCKED_SECONDS = 5.0
+"""How long no table is admitted after one was found locked."""
+
+
+STAYS = "it was dropped while the stream was stopped: what was delivered of it stays until a table has its name again"
+"""A truncate needs a schema, which only a life that has seen the table knows: it waits for the next table."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What changes at an offset."""
+
+    followed: Mapping[TableName, Followed]
+    emptied: tuple[TableName, ...] = ()
+    replaced: tuple[TableName, ...] = ()
+    """Those of the emptied tables that must be dumped."""
+    forgotten: frozenset[TableName] = frozenset()
+    """Tables that are gone, or that the patterns do not name any more: one that comes under such a name is new."""
+
+
+@dataclass
+class _Join:
+    """A table that is to be followed from some offset on."""
+
+    known: Followed
+    position: int
+    running: tuple[int, ...]
+    """Transactions that must be over first."""
+
+
+@dataclass
+class _Seen:
+    """What the last survey has found for the next offset."""
+
+    renewed: Mapping[TableName, Followed] = field(default_factory=dict)
+    gone: frozenset[TableName] = frozenset()
+    unwanted: frozenset[TableName] = frozenset()
+
+
+class Following:
+    """Looks at the tables of a stream and says what changes at its next offset.
+
+    `renamed` lets tables that have left their name go on; `new` lets tables join that come later; `seconds` is the
+    time between two looks; `tell` takes an event; `knows` says whether a table's schema is known in this life."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        renamed: bool,
+        new: bool,
+        seconds: float,
+        tell: Callable[..., None],
+        knows: Callable[[TableName], object],
+    ) -> None:
+        self._source = source
+        self._goes_on = renamed
+        self._takes_new = new
+        self._seconds = seconds
+        self._tell = tell
+        self._knows = knows
+        self._looked: float | None = None
+        self._locked_until = 0.0
+        self._earlier: Mapping[TableName, Followed] | None = None
+        self._joining: dict[TableName, _Join] = {}
+        self._seen = _Seen()
+        self._away: dict[TableName, float] = {}
+        self.looks = 0
+        """How often the tables have been looked at in this life."""
+        self.left_out: dict[TableName, str] = {}
+        """Tables that the patterns name and that are not followed, and why."""
+
+    def followed(self, start: Offset) -> Mapping[TableName, Followed]:
+        """The tables that are followed after the offset. One of an earlier version does not say: then it is as the
+        first look in this life has found it."""
+        return start.followed if start.followed is not None else self._earlier or {}
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def look(self, start: Offset, capture: Capture) -> None:
+        """Survey the tables, if it is time. Raises PreconditionFailed when the stream cannot go on."""
+        now, known = time.monotonic(), self.followed(start)
+        self._joining = {t: join for t, join in self._joining.items() if known.get(t) != join.known}
+        if self._looked is not None:
+            hurry = capture.redefined.is_set() or (bool(self._away) and not self._goes_on)
+            if now - self._looked <= (min(AGAIN_SECONDS, self._seconds) if hurry else self._seconds):
+                return
+        capture.redefined.clear()
+        # a server whose log was reset goes on sending heartbeats, and nothing else
+        self._source.check_position(*capture.reached)
+        survey = self._source.survey(self.followed(start))
+        if start.followed is None and self._earlier is None:
+            self._take_over(start, survey)
+            survey = self._source.survey(self.followed(start))
+        known, first = self.followed(start), self._looked is None
+        self._looked = time.monotonic()
+        self.looks += 1
+        self._see_names(start, survey)
+        waits = {t for t in survey.gone if not self._knows(t)}
+        self._seen = _Seen(
+            {t: f for t, f in survey.tables.items() if t in known and t not in survey.replaced},
+            # a table that has taken the name of another one that is followed goes on as that
+            (survey.gone - waits) | {t for t, now in survey.away.items() if now in known},
+            frozenset(t for t in known if t not in survey.tables and t not in survey.away and t not in survey.gone),
+        )
+        self._admit(known, survey, waits, first=first)
+
+    def _take_over(self, start: Offset, survey: Survey) -> None:
+        """The offset is of a version that did not say which tables are followed: those that have had their dump."""
+        before = set(start.tables) or set(survey.tables)
+        self._earlier = {t: f for t, f in survey.tables.items() if t in before}
+
+    def _see_names(self, start: Offset, survey: Survey) -> None:
+        """Tables that have left their names go on, or stop the stream."""
+        self._away = {t: since for t, since in self._away.items() if t in survey.away}
+        for table, now in survey.away.items():
+            if table not in self._away:
+                self._away[table] = time.monotonic()
+                self._tell("table_renamed", table=str(table), name=str(now))
+            dumping = table in {c.table for c in start.dumps} | {c.table for c in start.read}
+            if self._goes_on and not dumping:
+                continue
+            if time.monotonic() - self._away[table] >= AWAY_SECONDS:
+                why = " and its dump has not ended" if self._goes_on else ""
+                raise PreconditionFailed(
+                    f"table {table} is called {now} now{why}",
+                    hint=f"rename it back and start the stream again, which then goes on; or set the option renamed to "
+                    f"follow, which delivers the changes of {now} as those of {table} (not before its dump has ended); "
+                    "or follow the new name with a new slot and a new checkpoint",
+                )
+
+    def _admit(
+        self, known: Mapping[TableName, Followed], survey: Survey, waits: Set[TableName], *, first: bool
+    ) -> None:
+        """Let new and replaced tables join. Those that are gone and cannot be emptied yet are told."""
+        away = {known[t].identity for t in survey.away}
+        new = [t for t, f in survey.tables.items() if t not in known and (not f.identity or f.identity not in away)]
+        left_out = {
+            **survey.left_out,
+            **{t: STAYS for t in (self._seen.gone | waits) & known.keys() if not self._knows(t)},
+        }
+        left_out |= {t: why for t, why in self.left_out.items() if why == STAYS and t not in survey.tables}
+        if not self._takes_new and not first:
+            told = [t for t in new if t not in self._joining]
+            left_out |= dict.fromkeys(told, "it was created while the stream runs, and newTables is tell: start again")
+            new = [t for t in new if t in self._joining]
+        for table, why in left_out.items():
+            if self.left_out.get(table) != why:
+                self._tell("table_left_out", table=str(table), reason=why)
+        self.left_out = left_out
+        wanted = {**dict.fromkeys(new, "it is new"), **survey.replaced}
+        self._joining = {t: join for t, join in self._joining.items() if t in wanted and join.known == survey.tables[t]}
+        join = {t: why for t, why in wanted.items() if t not in self._joining}
+        if not (join or self._seen.gone & known.keys()) or time.monotonic() < self._locked_until:
+            return
+        try:
+            admission = self._source.admit(tuple(join))
+        except TableLocked:
+            self._locked_until = time.monotonic() + LOCKED_SECONDS
+            return
+        for table, found in admission.tables.items():
+            self._joining = {**self._joining, table: _Join(found, admission.position, admission.running)}
+            self._tell("table_joins", table=str(table), reason=join[table])
+
+    @property
+    def away(self) -> frozenset[TableName]:
+        """Followed tables that had another name when they were last looked at."""
+        return frozenset(self._away)
+
+    def look_for_names(self, start: Offset) -> None:
+        """Look at once which tables are away: one could not be read."""
+        self._see_names(start, self._source.survey(self.followed(start)))
+
+    # -- the next offset -------------------------------------------------------------------------------------
+
+    def pending(self, start: Offset) -> bool:
+        """Whether some later offset will change what is followed."""
+        return bool(self._joining) or bool(self._seen.gone & self.followed(start).keys())
+
+    def due(self, start: Offset, position: int) -> bool:
+        """Whether an offset at this position would change what is followed."""
+        gone = self._seen.gone & self.followed(start).keys()
+        return bool(gone) or any(self._is_ready(join, start, position) for join in self._joining.values())
+
+    def at(self, start: Offset, position: int) -> Change:
+        """What changes at the offset after `start` that ends at the position."""
+        before = self.followed(start)
+        followed = {t: self._seen.renewed.get(t, f) for t, f in before.items() if t not in self._seen.unwanted}
+        # a truncate has a place in the log behind all that was delivered before
+        moves = start.position is None or position > start.position
+        gone = [t for t in followed if t in self._seen.gone and moves]
+        for table in gone:
+            del followed[table]
+        replaced = []
+        for table, join in self._joining.items():
+            if (moves or table not in before) and self._is_ready(join, start, position):
+                replaced += [table] if table in followed else []
+                followed[table] = join.known
+        forgotten = frozenset(t for t in before if t not in followed)
+        return Change(followed, (*gone, *replaced), tuple(replaced), forgotten)
+
+    def _is_ready(self, join: _Join, start: Offset, position: int) -> bool:
+        if position < join.position:
+            return False
+        if join.running:
+            join.running = tuple(self._source.invisible(np.array(join.running, np.int64), start.place))
+        return not join.running
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "left_out": {str(t): why for t, why in self.left_out.items()},
+            "joining": [str(t) for t in self._joining],
+        }

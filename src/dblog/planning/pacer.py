@@ -1,0 +1,91 @@
+"""The pace of a stream's dumps: how large the next round may be, and whether one may open at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dblog.capture.capture import Capture
+from dblog.core.dump import Pace, Staged
+from dblog.core.throttle import Governor, Load, Throttle
+from dblog.errors import SourceError
+from dblog.sources.base import Source
+
+BUSY_SECONDS, QUIET_SECONDS = 0.015, 0.75
+"""How long a chunk's select should take while the log has changes to deliver, and while it has none."""
+
+QUIET_AFTER_SECONDS = 5.0
+"""The log is quiet when it has had nothing of ours for this long."""
+
+
+class Pacer:
+    """Knows the throttle, what the selects took, and how busy log and source are."""
+
+    def __init__(self, source: Source, chunks: int, chunk_rows: int | None) -> None:
+        self._source = source
+        self._chunks = chunks
+        self._chunk_rows = chunk_rows
+        self._governor = Governor()
+        self._probed: tuple[str | None, Load] = (None, Load())
+        self._busy_until = 0.0
+        self._selects, self._select_seconds, self._last_select = 0, 0.0, 0.0
+        self.throttle = Throttle()
+        self.watches = False
+        """Whether a dump has something to read."""
+
+    def pace(self) -> Pace:
+        """Short rounds while the log has something to deliver, long ones while it has not; within the throttle."""
+        throttle = self.throttle
+        busy = time.monotonic() < self._busy_until
+        seconds = throttle.select_seconds or (BUSY_SECONDS if busy else QUIET_SECONDS)
+        pace = Pace(
+            chunks=throttle.chunks or self._chunks,
+            rows=throttle.chunk_rows or self._chunk_rows,
+            seconds=min(seconds, throttle.max_select_seconds or seconds),
+        )
+        if throttle.rows_per_second is not None:  # at least a round each second, to be steady
+            pace = replace(pace, most=max(1, int(throttle.rows_per_second / pace.chunks)))
+        return pace
+
+    def waits(self, capture: Capture) -> str | None:
+        """Why no round may open now."""
+        asked, load = self._probed
+        if asked != self.throttle.probe:
+            load = Load(trouble="it has not answered yet")
+        return self._governor.waits(self.throttle, time.monotonic(), replace(load, lag_seconds=capture.lag))
+
+    def probe(self) -> None:
+        """Ask the user's probe while a dump would run."""
+        query = self.throttle.probe
+        if query is None or not self.watches:
+            self._probed = (None, Load())
+            return
+        try:
+            load = Load(probe=self._source.probe(query))
+        except SourceError as error:
+            load = Load(trouble=error.message)
+        self._probed = (query, load)
+
+    def log_had_changes(self) -> None:
+        self._busy_until = time.monotonic() + QUIET_AFTER_SECONDS
+
+    def opened(self) -> None:
+        """A round opens."""
+        self._governor.opened(time.monotonic())
+
+    def read(self, chunks: Sequence[Staged]) -> None:
+        """A round has been read; it weighs on the next."""
+        if chunks:
+            self._selects += len(chunks)
+            self._select_seconds += sum(c.seconds for c in chunks)
+            self._last_select = max(c.seconds for c in chunks)
+            self._governor.read(self.throttle, time.monotonic(), sum(c.rows for c in chunks), self._last_select)
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "selects": self._selects,
+            "select_seconds": self._select_seconds,
+            "last_select_seconds": self._last_select if self._selects else None,
+        }

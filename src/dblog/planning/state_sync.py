@@ -1,0 +1,253 @@
+"""The exchange between a running stream and its state store. It has its own thread: planning never waits for the store.
+
+It brings requests, wishes and settings in, and carries status, progress and events out. The stream looks at what has
+come in whenever it plans a batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dblog.core.dump import OWN
+from dblog.core.offset import Offset, Tally
+from dblog.core.schema import TableSchema
+from dblog.core.throttle import Throttle
+from dblog.errors import DBLogError, StateError
+from dblog.state.mirror import Delivered, mirrored, taken
+from dblog.state.pipeline import Pipeline, request_number
+from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
+from dblog.state.store import Store
+
+EXCHANGE_SECONDS = 0.2
+"""How often the store is asked whether anybody has written; it is read only then."""
+STATUS_SECONDS, IDLE_SECONDS = 1.0, 3.0
+"""How often the status is written: while it changes or a dump runs, and while nothing happens."""
+MOST_EVENTS = 5000
+"""Events that wait to be carried out; more are dropped, the oldest first."""
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """What people want, as of the last look."""
+
+    store: str = ""
+    requests: tuple[Dump, ...] = ()
+    """Those that have not ended, the oldest first."""
+    held: frozenset[str] = field(default_factory=frozenset)
+    cancelled: frozenset[str] = field(default_factory=frozenset)
+    throttle: Throttle = field(default_factory=Throttle)
+
+
+class StateSync:
+    """The state store, as a stream uses it. `status` says what the stream does, whenever it is asked."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        name: str,
+        status: Callable[[], Mapping[str, Any]],
+        *,
+        patience: float = 300.0,
+    ) -> None:
+        self._open_store = open_store
+        self._name = name
+        self._status = status
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._inbox: Inbox | None = None
+        self._delivered: list[Delivered] = []
+        self._admitted: list[tuple[str, Mapping[str, TableProgress]]] = []
+        self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+        self._schemas: dict[str, TableSchema] = {}
+        self._progress: dict[str, Progress] = {}
+        self._saved: dict[str, Progress] = {}
+        self._read = ""
+        self._dumps: Sequence[Dump] = ()
+        self._throttle = Throttle()
+        self._last_status: Mapping[str, Any] = {}
+        self._ran = 0.0
+        self._asked = self._answered = 0
+        self._error: DBLogError | None = None
+        self._ending: dict[str, Any] | None = None
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dblog-sync", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # -- the stream's side -----------------------------------------------------------------------------------
+
+    def inbox(self) -> Inbox:
+        """What people want. Waits for the store only the first time; raises StateError when it stays away."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._inbox is not None or self._error is not None, self._patience)
+            if self._error is not None:
+                raise self._error
+            if self._inbox is None:
+                raise StateError(f"the state store has not answered for {self._patience:.0f} s")
+            return self._inbox
+
+    def delivered(self, offset: Offset, tally: Sequence[Tally]) -> None:
+        """Spark has committed a batch, with which its dumps have delivered so much."""
+        with self._changed:
+            self._delivered.append(Delivered(offset, tally, time.time()))
+
+    def admitted(self, dump: str, tables: Mapping[str, TableProgress]) -> None:
+        """A dump is about to begin; returns when the store knows what is known of it beforehand."""
+        with self._changed:
+            self._admitted.append((dump, tables))
+        self.exchange()
+
+    def tell(self, kind: str, **facts: Any) -> None:
+        """The algorithm has done something."""
+        self._events.append({"at": time.time(), "kind": kind, **facts})
+
+    def saw(self, schemas: Mapping[str, TableSchema]) -> None:
+        """Events come under these schemas."""
+        with self._changed:
+            self._schemas |= schemas
+
+    def exchange(self, seconds: float | None = None) -> None:
+        """Return when everything said so far is in the store and the inbox is newer than this call."""
+        with self._changed:
+            self._asked += 1
+            mine = self._asked
+            self._wake.set()
+            self._changed.wait_for(lambda: self._answered >= mine or self._error is not None, seconds or self._patience)
+            if self._error is not None:
+                raise self._error
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Say that the stream has ended, and why."""
+        state = "stopped" if error is None else "failed"
+        self._ending = {"state": state, "error": None if error is None else str(error)}
+        self._wake.set()
+        self._thread.join(5.0)
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failing_since: float | None = None
+        store: Store | None = None
+        due = 0.0
+        while True:
+            last, asked = self._ending is not None, self._asked
+            self._wake.clear()
+            try:
+                if store is None:
+                    store, self._read = self._open_store(), ""
+                    pipeline = Pipeline(store, self._name)
+                    pipeline.open()
+                    pipeline.prune()
+                self._exchange(pipeline)
+                if last or time.monotonic() > due:
+                    due = time.monotonic() + (STATUS_SECONDS if self._say_status(pipeline) else IDLE_SECONDS)
+                failing_since = None
+            except DBLogError as error:
+                store = None
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since > (0.0 if self._inbox is None else self._patience):
+                    self._fail(error)
+            except Exception as error:
+                self._fail(StateError(f"the exchange with the state store failed: {type(error).__name__}: {error}"))
+            if last or self._error is not None:
+                break
+            with self._changed:
+                self._answered = asked if failing_since is None else self._answered
+                self._changed.notify_all()
+            self._wake.wait(EXCHANGE_SECONDS)
+        if store is not None:
+            store.close()
+
+    def _say_status(self, pipeline: Pipeline) -> bool:
+        """Write the status; whether anything happens."""
+        status = self._status()
+        pipeline.open()  # somebody may have told the store to forget it
+        pipeline.say({"state": "running", "error": None, **status, **(self._ending or {})})
+        before, self._last_status = self._last_status, status
+        return status != before or any(not progress.state.ended for progress in self._progress.values())
+
+    def _fail(self, error: DBLogError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def _exchange(self, pipeline: Pipeline) -> None:
+        stamp = pipeline.store.stamp()
+        if stamp != self._read:
+            self._dumps, self._throttle, self._read = pipeline.dumps(), pipeline.settings(), stamp
+            for dump in self._dumps:
+                self._progress.setdefault(dump.id, dump.progress)
+                self._saved.setdefault(dump.id, dump.progress)
+        elif not (self._admitted or self._delivered or self._schemas or self._events):
+            return
+        dumps = self._dumps
+        wishes = {d.id: d.wish for d in dumps}
+        with self._changed:
+            admitted, self._admitted = self._admitted, []
+            delivered, self._delivered = self._delivered, []
+            schemas, self._schemas = self._schemas, {}
+        for name, tables in admitted:
+            self._admit(name, tables)
+        for batch in delivered:
+            self._mirror(pipeline, batch, wishes)
+        for name, progress in self._progress.items():
+            if self._saved.get(name, Progress()) != progress:
+                pipeline.mirror(name, progress)
+                self._saved[name] = progress
+        for version, schema in schemas.items():
+            pipeline.saw_schema(version, {**described(schema), "seen_at": time.time()})
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        if events:
+            pipeline.tell(events)
+        inbox = Inbox(
+            store=pipeline.store.id,
+            requests=tuple(
+                d for d in dumps if d.id not in OWN and not replace(d, progress=self._progress[d.id]).state.ended
+            ),
+            held=frozenset(name for name, wish in wishes.items() if wish is Wish.pause),
+            cancelled=frozenset(name for name, wish in wishes.items() if wish is Wish.cancel),
+            throttle=self._throttle,
+        )
+        with self._changed:
+            self._inbox = inbox
+
+    def _admit(self, name: str, tables: Mapping[str, TableProgress]) -> None:
+        old = self._progress.get(name, Progress())
+        if old.state.ended:  # the first dump of tables that joined later
+            old = Progress()
+        self._progress[name] = replace(old, tables={**old.tables, **tables})
+
+    def _mirror(self, pipeline: Pipeline, batch: Delivered, wishes: Mapping[str, Wish]) -> None:
+        """Bring the progress of every dump up to a batch: of those it speaks of, and of those it has ended."""
+        since, self._ran = self._ran, batch.at
+        for name in sorted({*self._progress, *batch.dumps}):
+            old = self._progress.get(name, Progress())
+            number = None if name in OWN else request_number(name)
+            if name not in batch.dumps and (old.state.ended or not taken(name, number, old, batch, pipeline.store.id)):
+                continue
+            wish = wishes.get(name, Wish.run)
+            runs = old.state is State.running and wish is Wish.run and since
+            seconds = max(0.0, batch.at - since) if runs else 0.0
+            new = mirrored(name, old, batch, cancelled=wish is Wish.cancel, seconds=seconds)
+            if new.state.ended and old.state.ended:
+                new = replace(new, finished_at=old.finished_at)
+            self._progress[name] = new
+            if old.started_at is None:
+                self.tell("dump_started", dump=name, state=str(new.state), reason=new.reason)
+            if new.state.ended and not old.state.ended:
+                self.tell("dump_ended", dump=name, state=str(new.state), reason=new.reason)
+
+
+def described(schema: TableSchema) -> dict[str, Any]:
+    """A schema for people."""
+    return {
+        "table": str(schema.table),
+        "key": list(schema.key),
+        "columns": [[c.name, c.type] for c in schema.columns],
+    }

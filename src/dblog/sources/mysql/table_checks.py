@@ -1,0 +1,118 @@
+"""Tables as the catalog has them now, and what is wrong with one that is to be followed.
+
+The preflight asks this of every table before a stream starts. While it runs it is asked again of a table whose
+definition the log changes, and of all at every heartbeat: a table that was fit to be followed may be altered so that
+rows of it change without a trace in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dblog.core.schema import TableName
+from dblog.databases.mysql.connect import identifier
+from dblog.sources.mysql.statements import Definition
+from dblog.sources.problems import Problem
+
+TRANSACTIONAL = ("INNODB", "ROCKSDB")
+_KINDS = {"VIEW": "a view", "SYSTEM VIEW": "a view", "SEQUENCE": "a sequence", "TEMPORARY": "temporary"}
+_NATIVE_KEYS = "innodb_native_foreign_keys"
+_HIDDEN_KEYS = "show_gipk_in_create_table_and_information_schema"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as the catalog has it."""
+
+    name: TableName
+    kind: str
+    engine: str | None
+    key: list[tuple[str, int | None]]
+    """Each column, and how much of it counts (None: all)."""
+    columns: list[str]
+    cascades: list[str]
+    """Foreign keys by which the server changes rows of this table itself."""
+
+
+# Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
+_OF_ONE = "table_schema = %s and table_name = %s"
+_TABLE = f"select table_schema, table_name, table_type, engine from information_schema.tables where {_OF_ONE}"
+_COLUMNS = f"select column_name from information_schema.columns where {_OF_ONE}"
+_KEY = f"""
+select column_name, sub_part from information_schema.statistics where index_name = 'PRIMARY' and {_OF_ONE}
+order by seq_in_index
+"""
+_CASCADES = """
+select constraint_name from information_schema.referential_constraints
+where constraint_schema = %s and table_name = %s
+and (delete_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT') or update_rule in ('CASCADE', 'SET NULL', 'SET DEFAULT'))
+order by constraint_name
+"""
+
+
+def read_table(cursor: Any, name: TableName) -> Table | None:
+    """None when the catalog does not show it. A table in other letter case is another one."""
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        cursor.execute(query, tuple(name))
+        return list(cursor.fetchall())
+
+    found = ask(_TABLE)
+    if not found or TableName(*found[0][:2]) != name:
+        return None
+    _, _, kind, engine = found[0]
+    key = [(column, prefix) for column, prefix in ask(_KEY)]
+    columns = [column for column, *_ in ask(_COLUMNS)]
+    return Table(name, kind, engine, key, columns, [constraint for (constraint,) in ask(_CASCADES)])
+
+
+def read_settings(cursor: Any) -> dict[str, str]:
+    """The settings of the server that `problems` depends on; those that it has."""
+    cursor.execute("show global variables where variable_name in (%s, %s)", (_NATIVE_KEYS, _HIDDEN_KEYS))
+    return dict(cursor.fetchall())
+
+
+def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
+    """What keeps a table from being followed."""
+    shown, q = repr(str(table.name)), identifier(*table.name)
+    if table.kind == "SYSTEM VERSIONED":
+        what = f"table {shown} is system-versioned: rows of its history would be taken for rows"
+        yield Problem(what, f"ALTER TABLE {q} DROP SYSTEM VERSIONING;  -- or leave it out")
+        return
+    if table.kind != "BASE TABLE":
+        kind = _KINDS.get(table.kind, "not a table")
+        yield Problem(f"{shown} is {kind}: the log has no changes of it", "capture the tables behind it")
+        return
+    if (table.engine or "").upper() not in TRANSACTIONAL:
+        what = f"table {shown} is of engine {table.engine}, which has no transactions"
+        yield Problem(what, f"ALTER TABLE {q} ENGINE = InnoDB;")
+    if not table.key:
+        what = f"table {shown} has no primary key, by which dumped rows and changes are matched"
+        fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
+        if settings.get(_HIDDEN_KEYS, "ON") == "OFF":
+            fix += f"\nSET PERSIST {_HIDDEN_KEYS} = ON;  -- on Amazon RDS and Aurora: in the parameter group"
+        yield Problem(what, fix)
+    for column, prefix in table.key:
+        if prefix is not None:
+            what = f"the primary key of {shown} has only the beginning of column {column!r}: the index does not "
+            what += "help to read in its order, and every chunk sorts the rest of the table"
+            yield Problem(what, "have a key of whole columns, or a chunkRows as large as the table", fatal=False)
+    if table.cascades and _silent(settings):
+        what = f"foreign keys change rows of {shown} without a trace in the log: {', '.join(table.cascades)}"
+        yield Problem(what, "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out")
+
+
+def faults(said: Definition, settings: Mapping[str, str]) -> list[str]:
+    """What a statement has made of a table that keeps it from being followed, whatever it is now."""
+    found = (
+        ["its rows changed by foreign keys without a trace in the log"] if said.cascades and _silent(settings) else []
+    )
+    found += ["system-versioned"] if said.versioned else []
+    return found + ([f"of engine {said.engine}, which has no transactions"] if said.engine else [])
+
+
+def _silent(settings: Mapping[str, str]) -> bool:
+    """Whether the engine follows foreign keys itself. Since version 9.6 of MySQL it does not, and the log has it."""
+    return settings.get(_NATIVE_KEYS, "ON") != "OFF"

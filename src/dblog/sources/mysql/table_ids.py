@@ -1,0 +1,205 @@
+"""Which table the rows of an event are of.
+
+A row event has the number of a table, and a table map before it in the same transaction says which table that is and
+how its rows look. A table that is opened again has a new number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dblog.core.arrays import Ints, Mask
+from dblog.core.schema import TableName, TableSchema
+from dblog.databases.mysql.flavor import Flavor
+from dblog.errors import DecodeError
+from dblog.sources import columns
+from dblog.sources.columns import Cells
+from dblog.sources.mysql.events import ROWS, ROWS_COMPRESSED, Events, Type
+from dblog.sources.mysql.layout import Layout
+from dblog.sources.mysql.statements import Definition
+from dblog.sources.mysql.tablemap import TableMap
+
+IS_ROWS = np.zeros(256, np.bool_)
+IS_ROWS[[*ROWS, *ROWS_COMPRESSED]] = True
+
+MOST_MAPS = 10_000
+"""How many table maps are remembered."""
+_NUMBER = np.uint64((1 << 48) - 1)
+
+
+class Tables(Protocol):
+    """Which tables are captured, and how they look."""
+
+    def captured(self, table: TableName) -> bool: ...
+
+    def met(self, table: TableName) -> bool:
+        """Whether a captured table has been there in this life. What went before that could not be emptied."""
+        ...
+
+    def of_schema(self, schema: str) -> Collection[TableName]:
+        """Those that are captured."""
+        ...
+
+    def schema(self, mapped: TableMap) -> TableSchema:
+        """Of a captured table or the watermarks, as the log describes it; may leave out columns."""
+        ...
+
+    def completed(self, mapped: TableMap) -> TableMap:
+        """A map of a log that does not name columns, with what the catalog says."""
+        ...
+
+    def check(self, said: Definition) -> None:
+        """Raise when a captured table that a statement in the log has defined cannot be followed, or could not."""
+        ...
+
+    def prepared(self, name: str, before: int) -> Collection[TableName] | None:
+        """The captured tables that an XA transaction has changed whose rows are in the log before a position; None
+        when the log no longer shows that."""
+        ...
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        """Of a captured table that the log has not yet described; None when there never was such a table."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Where the rows of a table map go: to a table, to the watermarks, or nowhere."""
+
+    table: TableName
+    layout: Layout | None
+    watermark: bool = False
+
+
+class TableMaps:
+    """The table maps of a log so far."""
+
+    def __init__(self, tables: Tables, flavor: Flavor, watermark: TableName) -> None:
+        self._tables = tables
+        self._flavor = flavor
+        self._watermark = watermark
+        self._targets: dict[bytes, Target] = {}
+        self._same: dict[tuple[TableName, Layout | None], Target] = {}
+        self._schemas: dict[TableName, TableSchema] = {}
+
+    def tables_of(self, schema: str | None) -> Collection[TableName]:
+        return () if schema is None else self._tables.of_schema(schema)
+
+    def is_first(self, table: TableName) -> bool:
+        """Whether a table is captured and has not been there in this life."""
+        return self._tables.captured(table) and not self._tables.met(table)
+
+    def schema(self, table: TableName) -> TableSchema | None:
+        """The latest schema of a table; None when it is not captured, or gone."""
+        if not self._tables.captured(table):
+            return None
+        return self._schemas.get(table) or self._tables.latest(table)
+
+    def check(self, said: Iterable[Definition]) -> None:
+        """See that the tables that a statement has defined, those of them that are captured, can be followed."""
+        for one in said:
+            if self._tables.captured(one.table):
+                self._tables.check(one)
+
+    def captured(self, events: Events, maps: Ints) -> frozenset[TableName]:
+        """The captured tables, and the watermarks, among those that some table maps name."""
+        start = events.start[maps]
+        bodies = columns.binary(Cells(events.raw, start, events.end[maps] - start)).unique().to_pylist()
+        tables = set(map(_table_name, bodies))
+        return frozenset(t for t in tables if t == self._watermark or self._tables.captured(t))
+
+    def targets(
+        self, events: Events, transaction: Ints, carried: Mapping[int, Target], passed: Mask
+    ) -> tuple[dict[int, Target], list[tuple[Target, Ints]]]:
+        """The table maps that hold in the last transaction, by number; and each target with its row events, in order.
+
+        `transaction` numbers the events' transactions; `carried` holds in the one that has the number 0. Events that
+        are `passed` over are not looked at: it may be that nobody can read them any more."""
+        mapped, rows = (
+            np.flatnonzero(found & ~passed) for found in (events.kind == Type.table_map, IS_ROWS[events.kind])
+        )
+        targets, place = self._described(events, mapped)
+        of_map, of_row = _numbers(events, mapped), _numbers(events, rows)
+        source = _last_before(mapped, of_map, rows, of_row)
+        lost = source < 0
+        lost[~lost] = transaction[mapped[source[~lost]]] != transaction[rows[~lost]]
+        where = np.zeros(len(rows), np.int64)
+        where[~lost] = place[source[~lost]]
+        for number in np.unique(of_row[lost]).tolist():
+            mine = lost & (of_row == number)
+            if number not in carried or np.any(transaction[rows[mine]]):
+                raise DecodeError(f"the log has rows of table {number}, which it has not described")
+            where[mine] = len(targets)
+            targets.append(carried[number])
+        holding = dict(carried) if transaction[-1] == 0 else {}
+        for n in np.flatnonzero(transaction[mapped] == transaction[-1]).tolist():
+            holding[int(of_map[n])] = targets[place[n]]
+        return holding, list(_split(rows, where, targets))
+
+    def _described(self, events: Events, mapped: Ints) -> tuple[list[Target], Ints]:
+        """The targets of table maps, each different one once, and for each map its place among them."""
+        start = events.start[mapped]
+        coded = columns.binary(Cells(events.raw, start, events.end[mapped] - start)).dictionary_encode()
+        if len(self._targets) > MOST_MAPS:
+            self._targets.clear()
+            self._same.clear()
+        targets = []
+        for body in coded.dictionary.to_pylist():
+            known = self._targets.get(body)
+            if known is None or (known.layout is None and self._tables.captured(known.table)):
+                # Of two maps that differ only in the number, the rows are to stay together.
+                target = self._target(body)
+                self._targets[body] = self._same.setdefault((target.table, target.layout), target)
+            targets.append(self._targets[body])
+        return targets, coded.indices.to_numpy().astype(np.int64)
+
+    def _target(self, body: bytes) -> Target:
+        table = _table_name(body)
+        watermark = table == self._watermark
+        if not watermark and not self._tables.captured(table):
+            return Target(table, None)
+        mapped = TableMap.parse(body, self._flavor)
+        if not mapped.named:
+            mapped = self._tables.completed(mapped)
+        schema = self._tables.schema(mapped)
+        if not watermark:
+            self._schemas[table] = schema
+        return Target(table, Layout.of(mapped, schema), watermark)
+
+
+def _table_name(body: bytes) -> TableName:
+    size = body[8]
+    name = body[11 + size : 11 + size + body[10 + size]]
+    return TableName(body[9 : 9 + size].decode(), name.decode())
+
+
+def _numbers(events: Events, which: Ints) -> Ints:
+    return (events.raw.le64(events.start[which]) & _NUMBER).astype(np.int64)
+
+
+def _last_before(mapped: Ints, of_map: Ints, rows: Ints, of_row: Ints) -> Ints:
+    """For each row event the last map of its table before it, as an index into the maps; -1 when there is none."""
+    number, table = np.append(mapped, rows), np.append(of_map, of_row)
+    order = np.lexsort((number, table))
+    # Sorted by table, and then as in the log, it is the last map that comes before, if that is of the same table.
+    latest = np.maximum.accumulate(np.where(order < len(mapped), np.arange(len(order)), -1))
+    found = np.where((latest >= 0) & (table[order[latest]] == table[order]), order[latest], -1)
+    source = np.empty(len(order), np.int64)
+    source[order] = found
+    return source[len(mapped) :]
+
+
+def _split(rows: Ints, where: Ints, targets: list[Target]) -> Iterator[tuple[Target, Ints]]:
+    """Each target's row events."""
+    unique: dict[int, int] = {}
+    places = np.array([unique.setdefault(id(t), n) for n, t in enumerate(targets)], np.int64)
+    where = places[where]
+    order = np.argsort(where, kind="stable")
+    last = np.cumsum(np.bincount(where, minlength=len(targets)))
+    for target, begin, end in zip(targets, np.append(0, last), last, strict=False):
+        if end > begin:
+            yield target, rows[order[begin:end]]

@@ -1,0 +1,1 @@
+"""Real servers to start in a test or a demo: PostgreSQL, MySQL, MariaDB and Kafka, each in its own folder."""

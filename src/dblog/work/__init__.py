@@ -1,0 +1,1 @@
+"""What executors do: they read log segments, select chunks and turn both into output rows."""

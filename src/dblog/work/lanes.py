@@ -1,0 +1,79 @@
+"""What a Spark task of ours does: its share of a batch's work, and the rows that come of it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+
+import pyarrow as pa
+
+from dblog.capture.spool import Spool
+from dblog.errors import ConnectionLost, KeyChanged, TableLocked
+from dblog.sources.base import Source
+from dblog.work.rows import Shape, in_order, regrouped
+from dblog.work.tasks import Emit, Log, Select, emitted_rows, log_changes, stage
+
+Work = Log | Emit | Select
+
+SMALL_LOG_ROWS = 10_000
+"""A log of at most this many rows does not get a Spark task of its own."""
+KEPT_BYTES = 128 << 20
+"""So much memory a process may keep that it has used before and may use again."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+
+
+def lanes(work: Sequence[Work], count: int) -> list[tuple[Work, ...]]:
+    """The work of a batch in at most `count` lanes, and one for a large log. Spark spends some 25 ms on every task, so
+    a chunk is emitted and the next one selected in the same; the log comes first."""
+    result: list[list[Work]] = [[] for _ in range(count)]
+    for kind in (Emit, Select):
+        for number, item in enumerate(w for w in work if isinstance(w, kind)):
+            result[number % count].append(item)
+    for log in (w for w in work if isinstance(w, Log)):
+        if sum(f.rows for f in log.window.files) > SMALL_LOG_ROWS:
+            result.insert(0, [])
+        result[0].insert(0, log)
+    return [tuple(lane) for lane in result if lane]
+
+
+def delivered(
+    lane: Iterable[Work], shape: Shape, spool: Spool, source: Callable[[], Source], *, before: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a lane, in batches of a size that Spark likes. Runs on an executor."""
+    settle()
+    return regrouped(rows for work in lane for rows in _rows(work, shape, spool, source, before))
+
+
+def _rows(
+    work: Work, shape: Shape, spool: Spool, source: Callable[[], Source], before: bool
+) -> Iterator[pa.RecordBatch]:
+    match work:
+        case Log() as log:
+            yield from in_order(log_changes(spool, log), shape)
+        case Emit(chunk=chunk) as emit:
+            for schema, batch in emitted_rows(spool, emit, before=before):
+                yield shape.project(schema, batch, chunk.dump)
+        case Select(chunk=chunk):
+            try:
+                stage(source(), spool, chunk)
+            except (TableLocked, ConnectionLost, KeyChanged):
+                return  # the planner reads it in its window, or in a later round; the log must not wait or fail
+
+
+@cache
+def settle() -> None:
+    """Once per process of Spark's that runs our code: keep what will be used again.
+
+    Some of them collect garbage after everything they are asked, which takes 50 ms, and what is loaded by now is not
+    garbage. And glibc gives memory back to the kernel when one portion of the log is done, to get it again, page by
+    page, for the next: a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    with suppress(AttributeError, OSError):  # other libraries do not have it
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(_MMAP_THRESHOLD, 32 << 20)
+        set_option(_TRIM_THRESHOLD, KEPT_BYTES)

@@ -1,0 +1,224 @@
+"""The three kinds of work a batch consists of. They run on the executors, any number of times each.
+
+    log      the changes of the batch, in commit order
+    emit     the rows of a staged chunk that no change of the batch touches
+    select   a chunk's rows, staged on the spool for the next batch to emit
+
+Each yields change batches (`core.event`) with the schema they were captured under; `select` yields none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog.capture.spool import LogFile, Spool
+from dblog.core.dump import Staged
+from dblog.core.event import BEFORE, CHANGE_FIELDS, DUMP_SEQ, Op
+from dblog.core.offset import Chunk
+from dblog.core.schema import TableSchema
+from dblog.core.window import complete, key_columns, matches, survivors
+from dblog.errors import TableUnreadable
+from dblog.sources.base import Source
+
+
+@dataclass(frozen=True)
+class Window:
+    """The log in `(start, end]`: the files of its segments. The outer segments may reach beyond it."""
+
+    start: int
+    end: int
+    segments: tuple[tuple[LogFile, ...], ...]
+
+    @property
+    def files(self) -> Iterator[LogFile]:
+        return (file for segment in self.segments for file in segment)
+
+
+@dataclass(frozen=True)
+class Log:
+    """Deliver the log of the window, completed from the chunks that end in it."""
+
+    window: Window
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Deliver what the window leaves of a chunk."""
+
+    window: Window
+    chunk: Chunk
+
+
+@dataclass(frozen=True)
+class Select:
+    """Stage a chunk."""
+
+    chunk: Chunk
+
+
+EXAMPLES = 20
+"""Of the rows that a chunk loses to the log, so many are named."""
+
+Changes = Iterator[tuple[TableSchema, pa.RecordBatch]]
+Stride = list[tuple[TableSchema, pa.RecordBatch]]
+"""Changes of several tables that are over before the next stride begins; each batch is in order."""
+
+
+def log_changes(spool: Spool, log: Log) -> Iterator[Stride]:
+    """The changes of the window in commit order, stride by stride."""
+    for segment in log.window.segments:
+        yield from _strides([_file_changes(spool, log, file) for file in segment])
+
+
+def _file_changes(spool: Spool, log: Log, file: LogFile) -> Changes:
+    schema, batches = spool.read_log(file.path)
+    changes: Iterable[pa.RecordBatch] = (_within(log.window, b) for b in batches)
+    mine = [c for c in log.chunks if c.table == file.table]
+    if file.incomplete and mine:
+        changes = _completed(spool, log, file, schema, list(changes), mine)
+    return ((schema, batch) for batch in changes if batch.num_rows)
+
+
+def _strides(files: Sequence[Changes]) -> Iterator[Stride]:
+    """The changes of several files, each of which is in order: up to the place that all have reached, and again."""
+    heads = [(head, rest) for rest in files if (head := next(rest, None)) is not None]
+    while heads:
+        reach = min(_place(batch, -1) for (_, batch), _ in heads)
+        stride, later = [], []
+        for (schema, batch), rest in heads:
+            size = _count_upto(batch, reach)
+            if size:
+                stride.append((schema, batch.slice(0, size)))
+            head = (schema, batch.slice(size)) if size < batch.num_rows else next(rest, None)
+            if head is not None:
+                later.append((head, rest))
+        heads = later
+        yield stride
+
+
+def _place(batch: pa.RecordBatch, row: int) -> tuple[int, int]:
+    return batch.column("_lsn")[row].as_py(), batch.column("_seq")[row].as_py()
+
+
+def _count_upto(batch: pa.RecordBatch, reach: tuple[int, int]) -> int:
+    """How many rows of an ordered batch lie at or before a place."""
+    lsn, seq = batch.column("_lsn").to_numpy(), batch.column("_seq").to_numpy()
+    first, last = np.searchsorted(lsn, reach[0], "left"), np.searchsorted(lsn, reach[0], "right")
+    return int(first + np.searchsorted(seq[first:last], reach[1], "right"))
+
+
+def emitted_rows(spool: Spool, emit: Emit, *, before: bool) -> Changes:
+    """The rows of the chunk that no change of the window touches, as `read` events at the window's end."""
+    chunk = emit.chunk
+    assert chunk.stamp is not None
+    schema, keys = spool.read_chunk(chunk.id, chunk.stamp)
+    key = pa.schema([schema.arrow.field(k) for k in schema.key])
+    rows = pa.Table.from_batches([b.select(schema.key) for b in keys], key)
+    keep = survivors(rows, schema.key, _touching(spool, emit.window, schema))
+    _, batches = spool.read_chunk(chunk.id, chunk.stamp)
+    at = 0
+    for batch in batches:
+        mine = keep.slice(at, batch.num_rows)
+        left = batch if mine.true_count == len(mine) else batch.filter(mine)  # which would copy it
+        at += batch.num_rows
+        if left.num_rows:
+            yield schema, _read_events(left, emit.window.end - 1, before=before)
+    kept = pc.sum(keep).as_py() or 0
+    facts = {"rows": kept, "dropped": rows.num_rows - kept}
+    if kept < rows.num_rows:
+        stale = rows.filter(pc.invert(keep)).slice(0, EXAMPLES)
+        spool.note(chunk.id, {**facts, "examples": _examples(stale, _touching(spool, emit.window, schema), schema.key)})
+    else:
+        spool.note(chunk.id, facts)
+
+
+def _examples(stale: pa.Table, log: Iterable[pa.RecordBatch], key: Sequence[str]) -> list[dict[str, Any]]:
+    """For each of these rows, which were dropped, its key and the last change of the window that touched it."""
+    causes: dict[tuple[str, ...], dict[str, Any]] = {}
+    everything: dict[str, Any] | None = None
+    for batch in log:
+        truncates = pc.equal(batch.column("_op"), int(Op.truncate))
+        touching = pc.or_(truncates, matches(key_columns(batch, key), key_columns(stale, key)))
+        for row in batch.filter(touching).to_pylist():
+            cause = {"op": Op(row["_op"]).name, "lsn": row["_lsn"], "seq": row["_seq"]}
+            if row["_op"] == Op.truncate:
+                everything = cause
+            else:
+                causes[tuple(str(row[k]) for k in key)] = cause
+    rows = [tuple(str(row[k]) for k in key) for row in stale.to_pylist()]
+    return [{"key": list(row), "by": causes.get(row, everything)} for row in rows]
+
+
+def stage(source: Source, spool: Spool, chunk: Chunk) -> Staged:
+    """Select a chunk onto the spool, unless it is there already; or the reason why it cannot be read."""
+    staged = spool.staged(chunk.id)
+    if staged is not None:
+        return staged
+    try:
+        selected = source.select(chunk.table, chunk.extent, chunk.key)
+        return spool.stage(chunk.id, selected.schema, selected.read)
+    except TableUnreadable as error:
+        return spool.stage_failed(chunk.id, error.message)
+
+
+def _within(window: Window, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The changes of the batch that belong to the window: a commit lies before its end position, so the transactions
+    that end in `(start, end]` are those with `start <= lsn < end`."""
+    lsn = batch.column("_lsn")
+    bounds = pc.min_max(lsn).as_py()
+    if bounds["min"] is None or (window.start <= bounds["min"] and bounds["max"] < window.end):
+        return batch
+    return batch.filter(pc.and_(pc.greater_equal(lsn, window.start), pc.less(lsn, window.end)))
+
+
+def _touching(spool: Spool, window: Window, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """The window's changes of a table, operation and key only."""
+    for file in window.files:
+        if file.table == schema.table:
+            _, batches = spool.read_log(file.path, ["_op", "_lsn", "_seq", *schema.key])
+            for batch in batches:
+                yield _within(window, batch)
+
+
+def _completed(
+    spool: Spool, log: Log, file: LogFile, schema: TableSchema, changes: Sequence[pa.RecordBatch], chunks: list[Chunk]
+) -> Iterator[pa.RecordBatch]:
+    """The file's changes, with columns the log left out filled from the table's chunks where that is exact.
+
+    All changes of the window decide, so those of the table's other files are looked at too.
+    """
+    others = [
+        _within(log.window, batch)
+        for other in log.window.files
+        if other.table == file.table and other.path != file.path
+        for batch in spool.read_log(other.path, ["_op", "_lsn", "_unchanged", *schema.key])[1]
+    ]
+    for chunk in chunks:
+        assert chunk.stamp is not None
+        _, batches = spool.read_chunk(chunk.id, chunk.stamp)
+        for rows in batches:
+            changes = complete(changes, schema.key, [pa.Table.from_batches([rows])], others)
+    yield from changes
+
+
+def _read_events(rows: pa.RecordBatch, lsn: int, *, before: bool) -> pa.RecordBatch:
+    """Chunk rows as change batches."""
+    size = rows.num_rows
+    metadata = {"_op": int(Op.read), "_lsn": lsn, "_seq": DUMP_SEQ}
+    arrays = [
+        pa.repeat(pa.scalar(metadata[f.name], f.type), size) if f.name in metadata else pa.nulls(size, f.type)
+        for f in CHANGE_FIELDS
+    ]
+    fields = [*CHANGE_FIELDS, *rows.schema]
+    arrays += rows.columns
+    if before:
+        fields.append(pa.field(BEFORE, pa.struct(list(rows.schema))))
+        arrays.append(pa.nulls(size, fields[-1].type))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
