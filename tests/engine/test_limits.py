@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog.capture.capture import capture
+from dblog.capture import capture
 from dblog.errors import SpoolError
 from tests.engine.conftest import MakeQuery, on_families, rows_of
 from tests.engine.query import Query
