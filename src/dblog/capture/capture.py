@@ -42,7 +42,7 @@ class Capture:
         source: Source,
         spool: Spool,
         position: int,
-        place: str | None,
+        coordinate: str | None,
         *,
         before: bool,
         read_ahead: int,
@@ -57,7 +57,7 @@ class Capture:
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
         self._position = position
-        self._place = place
+        self._coordinate = coordinate
         self._opened = False
         self._acknowledged = 0
         self._tokens: dict[str, int] = {}
@@ -72,7 +72,7 @@ class Capture:
         self._leave = threading.Event()
         self.redefined = threading.Event()
         """The log has shown that a table got another definition. Cleared by whoever has looked at the tables."""
-        self._open = OpenSegment(self._new_file, position, place)
+        self._open = OpenSegment(self._new_file, position, coordinate)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
         self._thread.start()
@@ -87,9 +87,9 @@ class Capture:
 
     @property
     def reached(self) -> tuple[int, str | None]:
-        """How far the log is captured: the position and its place."""
+        """How far the log is captured: the position and its coordinate."""
         with self._changed:
-            return self._position, self._place
+            return self._position, self._coordinate
 
     @property
     def lag(self) -> float:
@@ -130,16 +130,16 @@ class Capture:
         while not self._wait(lambda: self._opened, 1.0):
             self._check_silence("the log could not be opened")
 
-    def place(self, position: int) -> str | None:
-        """The place of a position up to which the log is captured and not yet released."""
+    def coordinate(self, position: int) -> str | None:
+        """The coordinate of a position up to which the log is captured and not yet released."""
         with self._changed:
             segment = next((s for s in self._segments if s.end >= position), None)
             if segment is None:
-                return self._place
+                return self._coordinate
         return self._after(segment, position)
 
     def _after(self, segment: Segment, position: int) -> str | None:
-        return self._source.place(segment.place, segment.commits.between(segment.start, position), position)
+        return self._source.coordinate(segment.coordinate, segment.commits.between(segment.start, position), position)
 
     def wait_position(self, position: int) -> int:
         """Wait until the log is captured up to the position; how far it is. Raises SourceError when the source falls
@@ -238,12 +238,12 @@ class Capture:
 
     def _follow(self) -> None:
         """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
-        stream = self._source.stream(self._position, self._place)
+        stream = self._source.stream(self._position, self._coordinate)
         with self._changed:
             self._opened = True
             self._changed.notify_all()
-        # `_place` stays that of `_position`, which another server may have counted
-        self._open = OpenSegment(self._new_file, self._position, stream.place)
+        # `_coordinate` stays that of `_position`, which another server may have counted
+        self._open = OpenSegment(self._new_file, self._position, stream.coordinate)
         self._heard = time.monotonic()
         try:
             acknowledged = 0.0
@@ -292,10 +292,10 @@ class Capture:
         if stream.redefined():
             self.redefined.set()
         if not self._open.dirty and stream.idle_position > self._position:
-            place = self._source.place(self._open.place, Commits(), stream.idle_position)
+            coordinate = self._source.coordinate(self._open.coordinate, Commits(), stream.idle_position)
             with self._changed:
-                self._position, self._place = stream.idle_position, place
-                self._open = OpenSegment(self._new_file, self._position, self._place)
+                self._position, self._coordinate = stream.idle_position, coordinate
+                self._open = OpenSegment(self._new_file, self._position, self._coordinate)
                 self._changed.notify_all()
 
     def _full(self) -> bool:
@@ -309,18 +309,18 @@ class Capture:
         if self._open.end is None:
             return
         segment = self._open.close()
-        place = self._source.place(segment.place, segment.commits, segment.end)
+        coordinate = self._source.coordinate(segment.coordinate, segment.commits, segment.end)
         self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
-            self._position, self._place = segment.end, place
+            self._position, self._coordinate = segment.end, coordinate
             if token is not None:
                 self._tokens[token] = segment.end
                 while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
-        self._open = OpenSegment(self._new_file, segment.end, place)
+        self._open = OpenSegment(self._new_file, segment.end, coordinate)
 
     def _new_file(self, schema: TableSchema) -> LogWriter:
         self._files += 1

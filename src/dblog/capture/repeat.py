@@ -28,7 +28,7 @@ def read_again(source: Source, spool: Spool, start: Offset, end: Offset, *, befo
     were planned."""
     assert start.position is not None
     assert end.position is not None
-    stream = source.repeat(start.position, start.place, end.place)
+    stream = source.repeat(start.position, start.coordinate, end.coordinate)
     if stream is None:
         return None
     try:

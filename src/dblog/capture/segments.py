@@ -38,8 +38,8 @@ class Segment:
     nbytes: int
     committed_at: float
     """When its last transaction committed, by the database's clock, in seconds since 1970."""
-    place: str | None = None
-    """The place of its start (`sources.base.Origin`)."""
+    coordinate: str | None = None
+    """The coordinate of its start (`sources.base.Origin`)."""
 
     def upto(self, position: int) -> tuple[int, int]:
         """Rows and bytes of the segment's transactions that end up to a position."""
@@ -58,7 +58,7 @@ class Segment:
         return int(self.commits.positions[fitting - 1]) if fitting else start
 
     def first(self, start: int) -> int:
-        """The first place after `start` where a batch may end."""
+        """The first position after `start` where a batch may end."""
         return self.end if self.holes else int(self.commits.positions[self._ended(start)])
 
     def _ended(self, position: int) -> int:
@@ -146,10 +146,10 @@ def _has_plain_text(kind: pa.DataType) -> bool:
 class OpenSegment:
     """The segment being written: a file per table and schema version."""
 
-    def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, place: str | None) -> None:
+    def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, coordinate: str | None) -> None:
         self._new_file = new_file
         self._start = start
-        self.place = place
+        self.coordinate = coordinate
         self._writers: dict[tuple[TableName, str, str], LogWriter] = {}
         self._commits: list[Commits] = []
         self._holes: dict[TableName, list[Key] | None] = {}
@@ -190,7 +190,7 @@ class OpenSegment:
         assert self.end is not None
         files = tuple(w.close() for w in self._writers.values())
         commits, committed_at = joined(self._commits), self._committed_at / 1e6
-        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self.place)
+        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self.coordinate)
 
     def abort(self) -> None:
         for writer in self._writers.values():

@@ -19,7 +19,7 @@ from dblog.cli.program import (
     INTERRUPTED,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -66,7 +66,7 @@ def dump(
     ] = None,
     where: Annotated[str | None, typer.Option(metavar="SQL", help="Only the rows under a condition.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show the progress until the dump ends.")] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +84,7 @@ def dump(
             hint="dblog dump public.orders, or dblog dump --all",
         )
     request = read_request(", ".join(tables) if tables else None, list(_keys(keys, key, keys_file)), where)
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         if wait and not pipeline.running:
             state = pipeline.status()["state"]
             raise NotFound(

@@ -15,7 +15,7 @@ from dblog.cli.program import (
     DUMPS,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -46,12 +46,12 @@ def numbers(dump: Dump) -> str:
 def dumps(
     dump_id: MaybeDumpId = None,
     last: Annotated[int, typer.Option(min=0, metavar="N", help="So many of those that have ended; 0 for all.")] = 20,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the dumps: what was asked for, what became of it, how far it is. With an ID, all of one."""
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         found = [pipeline.dump(dump_id)] if dump_id is not None else pipeline.dumps()
     if as_json:
         print_json(found[0].to_json() if dump_id is not None else [d.to_json() for d in found])
@@ -177,12 +177,12 @@ def _table_progress(tables: Iterable[tuple[str, TableProgress]]) -> Table:
 def pause(
     dump_id: MaybeDumpId = None,
     everything: Annotated[bool, typer.Option("--all", help="All dumps, also those to come.")] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Pause a dump, or all. The log flows on, and a dump goes on where it stopped."""
-    _hold(dump_id, everything, True, place, name, as_json)
+    _hold(dump_id, everything, True, location, name, as_json)
 
 
 @app.command(epilog=examples("dblog resume 3", "dblog resume --all"), rich_help_panel=DUMPS)
@@ -191,23 +191,23 @@ def resume(
     everything: Annotated[
         bool, typer.Option("--all", help="Take back pause --all. Dumps that were paused one by one stay paused.")
     ] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a paused dump go on, or all."""
-    _hold(dump_id, everything, False, place, name, as_json)
+    _hold(dump_id, everything, False, location, name, as_json)
 
 
 def _hold(
-    dump_id: str | None, everything: bool, pausing: bool, place: str | None, name: str | None, as_json: bool
+    dump_id: str | None, everything: bool, pausing: bool, location: str | None, name: str | None, as_json: bool
 ) -> None:
     from dblog.state.requests import Wish
 
     if (dump_id is None) != everything:
         verb = "pause" if pausing else "resume"
         raise ConfigError("name one dump, or all of them", hint=f"dblog {verb} 3, or dblog {verb} --all")
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         if dump_id is not None:
             _say_wish(pipeline.wish(dump_id, Wish.pause if pausing else Wish.run), as_json)
             return
@@ -222,11 +222,11 @@ def _hold(
 
 
 @app.command(epilog=examples("dblog cancel 3"), rich_help_panel=DUMPS)
-def cancel(dump_id: DumpId, place: StatePlace = None, name: PipelineName = None, as_json: AsJson = False) -> None:
+def cancel(dump_id: DumpId, location: StoreLocation = None, name: PipelineName = None, as_json: AsJson = False) -> None:
     """End a dump for good. What it has delivered stays delivered."""
     from dblog.state.requests import Wish
 
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         _say_wish(pipeline.wish(dump_id, Wish.cancel), as_json)
 
 

@@ -47,8 +47,8 @@ def run_file(
     if as_json and any(sink.kind == "stdout" for sink in config.sinks):
         raise ConfigError("--json and a sink of the type stdout would mix on standard output", hint="leave out one")
     token = config.token if token_env is None else token_of(token_env)
-    place = None if config.state == "off" else config.state
-    served = api(config.http, place, token) if config.http is not None else nullcontext()
+    location = None if config.state == "off" else config.state
+    served = api(config.http, location, token) if config.http is not None else nullcontext()
     with ExitStack() as stack:
         stack.enter_context(private_files(config.private))
         # Spark's own lines, which --verbose lets through, would break a line in place

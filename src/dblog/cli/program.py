@@ -106,12 +106,12 @@ def examples(*lines: str) -> str:
 
 # -- options that several commands have ----------------------------------------------------------------------------
 
-StatePlace = Annotated[
+StoreLocation = Annotated[
     str | None,
     typer.Option(
         "--state",
         envvar="DBLOG_STATE",
-        metavar="PLACE",
+        metavar="LOCATION",
         help="The state store: a file, or sqlite:///file. Without it, one in your home directory.",
     ),
 ]
@@ -149,12 +149,12 @@ TablesOrFile = Annotated[str | None, _TABLES]
 
 
 @contextmanager
-def pipeline_of(place: str | None, name: str | None) -> Iterator[Pipeline]:
+def pipeline_of(location: str | None, name: str | None) -> Iterator[Pipeline]:
     """The pipeline that is meant, in an open state store. Raises NotFound."""
     from dblog.state import open_store
     from dblog.state.pipeline import only_pipeline
 
-    with closing(open_store(place)) as store:
+    with closing(open_store(location)) as store:
         yield only_pipeline(store, name)
 
 

@@ -19,7 +19,7 @@ from dblog.cli.program import (
     INTERRUPTED,
     PIPELINE,
     AsJson,
-    StatePlace,
+    StoreLocation,
     UrlOrFile,
     app,
     examples,
@@ -88,7 +88,7 @@ def run(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the Spark source. Repeatable.")
     ] = None,
     name: Annotated[str | None, typer.Option("--pipeline", metavar="NAME", help="What to call this pipeline.")] = None,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     http: Http = None,
     token_env: TokenVariable = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Let Spark speak, on standard error.")] = False,

@@ -16,7 +16,7 @@ from dblog.cli.program import (
     DATABASE,
     FAILED,
     AsJson,
-    StatePlace,
+    StoreLocation,
     Url,
     app,
     examples,
@@ -42,7 +42,7 @@ app.add_typer(slots, name="slots", rich_help_panel=DATABASE)
 def list_without_asking(
     ctx: typer.Context,
     url: Annotated[str | None, url_option("The source, when no command is given.")] = None,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
     """Replication slots of the database: list them, drop one of ours."""
@@ -50,7 +50,7 @@ def list_without_asking(
         return
     if url is None:
         raise ConfigError("the database is not named", hint="add --url, or set DBLOG_URL")
-    list_slots(url, place, as_json)
+    list_slots(url, location, as_json)
 
 
 @slots.command(
@@ -59,13 +59,13 @@ def list_without_asking(
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog slots list", "dblog slots list --json"
     ),
 )
-def list_slots(url: Url, place: StatePlace = None, as_json: AsJson = False) -> None:
+def list_slots(url: Url, location: StoreLocation = None, as_json: AsJson = False) -> None:
     """Show all replication slots of the database, who reads them, and how much log each keeps on the server."""
     from dblog.sources.postgres.slots import read_slots
 
     with closing(_connect(url)) as connection:
         found = read_slots(connection)
-    owners = {s: p.name for s, p in _owners(place).items()}
+    owners = {s: p.name for s, p in _owners(location).items()}
     if as_json:
         print_json([{**asdict(s), "ours": is_ours(s.name, owners), "pipeline": owners.get(s.name)} for s in found])
         return
@@ -84,7 +84,7 @@ def drop(
         str | None, typer.Option(metavar="NAME", help="Its publication, if that is not called like the slot.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
     """Drop a slot of ours that nobody reads, and its publication.
@@ -94,7 +94,7 @@ def drop(
     from dblog.sources.postgres.slots import drop_slot
 
     _check_family(url)
-    owners = _owners(place)
+    owners = _owners(location)
     if not is_ours(name, owners):
         raise SourceError(
             f"replication slot {name!r} is not one of dblog's, as far as its name and the state store tell",
@@ -145,12 +145,12 @@ def is_ours(name: str, owners: dict[str, str] | dict[str, Pipeline]) -> bool:
     return name.startswith(OURS) or name in owners
 
 
-def _owners(place: str | None) -> dict[str, Pipeline]:
+def _owners(location: str | None) -> dict[str, Pipeline]:
     """The pipelines that the state store knows, by their slots."""
     from dblog.state import open_store
     from dblog.state.pipeline import Pipeline, pipelines
 
-    store = open_store(place)
+    store = open_store(location)
     known = [Pipeline(store, name) for name in pipelines(store)]
     return {slot: p for p in known if (slot := p.status().get("slot"))}
 

@@ -12,7 +12,7 @@ from dblog.cli.program import (
     PIPELINE,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -38,7 +38,7 @@ def tables(
     patterns: Annotated[
         str | None, typer.Option("--tables", metavar="PATTERNS", help="With --url: which tables, like 'public.*'.")
     ] = None,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,7 +15,7 @@ from dblog.cli.program import (
     PIPELINE,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -68,7 +68,7 @@ def watch(
     ] = None,
     last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Begin with the last N events.")] = 10,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens next.")] = True,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:

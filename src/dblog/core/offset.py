@@ -1,7 +1,8 @@
 """The offset: the whole state of the algorithm, written by Spark into its checkpoint with every batch.
 
     position   the log is delivered up to here
-    place      the same in terms that another server of the cluster understands, where the source has such
+    coordinate the same in terms that another server of the cluster understands, where the source has such; the JSON key
+               is `place`
     emit       chunks whose rows this batch delivers, each pinned to the staged file that was read inside its window
     read       chunks selected while this batch runs; the next batch ends their window
     dumps      one cursor per table that is being dumped, or whose dump has just failed
@@ -131,7 +132,7 @@ class Offset:
     tables: tuple[TableName, ...] = ()
     taken: Taken | None = None
     tally: tuple[Tally, ...] = ()
-    place: str | None = None
+    coordinate: str | None = None
     followed: Mapping[TableName, Followed] | None = None
     """None in an offset of a version that did not write it: the log of all captured tables is delivered."""
     emptied: Mapping[TableName, str] = field(default_factory=dict)
@@ -146,8 +147,8 @@ class Offset:
         data: dict[str, Any] = {"v": VERSION}
         if self.position is not None:
             data["pos"] = self.position
-        if self.place is not None:
-            data["place"] = self.place
+        if self.coordinate is not None:
+            data["place"] = self.coordinate
         if self.emit:
             data["emit"] = [_chunk_to_json(c) for c in self.emit]
         if self.read:
@@ -185,7 +186,7 @@ class Offset:
             tables=tuple(TableName(*t) for t in data.get("tables", ())),
             taken=Taken(*data["taken"]) if "taken" in data else None,
             tally=tuple(Tally(dump, TableName(*t), *counts) for dump, t, *counts in data.get("tally", ())),
-            place=data.get("place"),
+            coordinate=data.get("place"),
             followed=_followed_from_json(data.get("followed")),
             emptied={TableName(*t): schema for *t, schema in data.get("emptied", ())},
         )

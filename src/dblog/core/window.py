@@ -40,7 +40,7 @@ class Mark:
     """Transactions shown by the log up to here that a select started now might not see."""
     holes: Mapping[TableName, Sequence[Key] | None] = field(default_factory=dict)
     """Keys of rows that the batch's log leaves incomplete in a way no sink can make up for; None for very many."""
-    place: str | None = None
+    coordinate: str | None = None
     """The position in terms that another server of the cluster understands."""
 
 
@@ -83,7 +83,7 @@ def plan(
     going = {(d, c.table) for c in (*emit, *read) for d in c.dumps} | {(d, c.table) for c in dumps for d in c.dumps}
     kept = tuple(t for t in tally if (t.dump, t.table) in going)
     taken = orders.taken or start.taken
-    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, taken, kept, mark.place)
+    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, taken, kept, mark.coordinate)
 
 
 def _resized(cursor: Cursor, emit: Sequence[Chunk], staged: Mapping[str, Staged], pace: Pace) -> Cursor:

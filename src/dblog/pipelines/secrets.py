@@ -99,8 +99,8 @@ def _secret(key: str, given: dict[str, Any], folder: Path) -> Secret:
 def with_password(url: str, password: str) -> Secret:
     """The URL with a password for its user. Raises ConfigError when that makes no sense."""
     scheme, _, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    user, at, host = place.rpartition("@")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
     if not at or not user:
         raise ConfigError(
             "source.password is given, and source.url names no user", hint="write postgresql://user@host/database"

@@ -1,4 +1,4 @@
-"""The options of `spark.readStream.format("dblog")`: one table of all of them, read and checked in one place."""
+"""The options of `spark.readStream.format("dblog")`: one table of all of them, read and checked here."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Options:
     spool: str
     pipeline: str
     state: str | None
-    """Where the state store is: None for the default place, `off` for none."""
+    """Where the state store is: None for the default file, `off` for none."""
     server_id: int
     decimals: str
     dates: str
@@ -256,7 +256,7 @@ def _address(url: str) -> Address | mysql.Address:
     )
 
 
-def _place(address: Address | mysql.Address) -> tuple[str, str, str]:
+def _endpoint(address: Address | mysql.Address) -> tuple[str, str, str]:
     if isinstance(address, mysql.Address):
         return address.host, str(address.port), address.database
     return address.get("host"), address.get("port"), address.database
@@ -264,12 +264,12 @@ def _place(address: Address | mysql.Address) -> tuple[str, str, str]:
 
 def _server_id(address: Address | mysql.Address, slot: str) -> int:
     """One that no replica has been given by hand, always the same for the same stream."""
-    return (1 << 31) | int(hashlib.sha256("\0".join((*_place(address), slot)).encode()).hexdigest()[:7], 16)
+    return (1 << 31) | int(hashlib.sha256("\0".join((*_endpoint(address), slot)).encode()).hexdigest()[:7], 16)
 
 
 def _default_spool(address: Address | mysql.Address, slot: str) -> str:
-    place = _digest(*_place(address))
-    return os.path.join(tempfile.gettempdir(), f"dblog-spool-{os.getuid()}", f"{slot}-{place}")
+    digest = _digest(*_endpoint(address))
+    return os.path.join(tempfile.gettempdir(), f"dblog-spool-{os.getuid()}", f"{slot}-{digest}")
 
 
 def _digest(*parts: str) -> str:

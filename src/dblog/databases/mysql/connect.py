@@ -90,8 +90,8 @@ class Address:
         login = quote(self.user, safe="") + (":***" if self.password else "")
         host = f"[{self.host}]" if ":" in self.host else quote(self.host)
         query = "&".join(f"{name}={quote(value, safe='/')}" for name, value in self.parameters)
-        place = (f"{login}@" if login else "") + host + (f":{self.port}" if self.port != PORT else "")
-        return f"{self.scheme}://{place}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
+        authority = (f"{login}@" if login else "") + host + (f":{self.port}" if self.port != PORT else "")
+        return f"{self.scheme}://{authority}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
 
     def __str__(self) -> str:
         return self.masked
@@ -108,8 +108,8 @@ def parse(url: str) -> Address:
             "option 'url' is not a URL of MySQL or MariaDB: it must start with 'mysql://' or 'mariadb://'",
             hint="write it as mysql://user:password@host:3306/database?ssl_mode=REQUIRED",
         )
-    place, _, query = rest.partition("?")
-    if "@" in place.partition("/")[2] or "@" in query:  # part of the password would be taken for something else
+    authority, _, query = rest.partition("?")
+    if "@" in authority.partition("/")[2] or "@" in query:  # part of the password would be taken for something else
         raise ConfigError("option 'url' has an '@' after the first '/' of its address", hint=_ENCODE)
     if re.search(r"%(?![0-9A-Fa-f]{2})", url) or "#" in url:
         raise ConfigError("option 'url' cannot be parsed", hint=_ENCODE)
@@ -132,8 +132,8 @@ def parse(url: str) -> Address:
     return found
 
 
-def _port(place: str) -> int:
-    text = re.sub(r"^(\[.*\]|[^:]*)", "", place).removeprefix(":")
+def _port(authority: str) -> int:
+    text = re.sub(r"^(\[.*\]|[^:]*)", "", authority).removeprefix(":")
     if not text:
         return PORT
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):

@@ -58,13 +58,13 @@ class Gtids(Protocol):
         """The place after some more transactions, in the order of the log. Those without an origin do not count."""
         ...
 
-    def delivered(self, first: Self | None = None, server: str = "") -> Delivered:
+    def delivered(self, first: Self | None = None, server: str = "") -> DeliveredFilter:
         """Tells what was delivered up to here, read from the log of `server`, in a log that begins with what comes
         after `first`."""
         ...
 
 
-class Delivered(Protocol):
+class DeliveredFilter(Protocol):
     """Tells, of the transactions of a log that begins further back, which were before a place."""
 
     @property
@@ -80,10 +80,10 @@ class Delivered(Protocol):
 
 @dataclass(frozen=True)
 class Between:
-    """Passes over all but the transactions between two places (`Delivered`)."""
+    """Passes over all but the transactions between two places (`DeliveredFilter`)."""
 
-    start: Delivered
-    end: Delivered
+    start: DeliveredFilter
+    end: DeliveredFilter
 
     @property
     def awaits(self) -> bool:
@@ -154,7 +154,7 @@ class GtidSet:
         ranges = self.ranges.get(origin)
         return 0 if ranges is None else int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
-    def delivered(self, first: GtidSet | None = None, server: str = "") -> Delivered:
+    def delivered(self, first: GtidSet | None = None, server: str = "") -> DeliveredFilter:
         """Without `first` the log is one whose positions were counted: it is not waited for anything."""
         return _SetDelivered(self, first or self)
 
@@ -263,7 +263,7 @@ class GtidPosition:
                 last[domain] = server, int(numbers[at])
         return GtidPosition(last, last_of)
 
-    def delivered(self, first: GtidPosition | None = None, server: str = "") -> Delivered:
+    def delivered(self, first: GtidPosition | None = None, server: str = "") -> DeliveredFilter:
         return _PositionDelivered(self, {} if first is None else first.last, server)
 
 
@@ -328,7 +328,7 @@ def _last_of_each(origins: Names) -> Iterator[tuple[str, int]]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Coordinate:
     """A place in the log in terms that outlive a server: what an offset has beside its position.
 
     `shift` is added to the numbers of the server's files, so that positions grow although another server, or the same
@@ -345,7 +345,7 @@ class Place:
     """What is known of the transactions beside `gtids` (`Gtids.seen`). An offset of an earlier version has none."""
 
     @classmethod
-    def parse(cls, text: str | None) -> Place:
+    def parse(cls, text: str | None) -> Coordinate:
         words = dict(word.split("=", 1) for word in (text or "").split())
         shift, created = (int(words.get(name, 0)) for name in ("shift", "created"))
         return cls(words.get("gtid", ""), words.get("server", ""), shift, created, words.get("seen", ""))
@@ -360,7 +360,7 @@ class Place:
         """Positions of two places count the same log if this is the same."""
         return self.server, self.shift
 
-    def after(self, origins: Names, numbers: Ints) -> Place:
+    def after(self, origins: Names, numbers: Ints) -> Coordinate:
         """The place after some more transactions."""
         named = next((name for origin in origins.tolist() if (name := unmarked(origin))), None)
         if named is None:

@@ -92,17 +92,17 @@ class Address:
         """The address as a URL in which every secret is `***`."""
         rest = {name: value for name, value in self.parameters if name not in {"user", "dbname", "password"}}
         in_url = "host" in rest and not any(host.startswith(("/", "@")) for host in self.hosts)
-        place = ""
+        authority = ""
         if in_url:
             ports = rest.pop("port", "").split(",")
             ports = ports * len(self.hosts) if len(ports) == 1 else ports
             hosts = [f"[{host}]" if ":" in host else quote(host) for host in self.hosts]
-            place = ",".join(f"{h}:{p}" if p else h for h, p in zip(hosts, ports, strict=True))
+            authority = ",".join(f"{h}:{p}" if p else h for h, p in zip(hosts, ports, strict=True))
             del rest["host"]
         user = quote(self.get("user"), safe="")
         login = f"{user}:***@" if self.get("password") else f"{user}@" if user else ""
         query = "&".join(f"{k}={'***' if k in SECRETS else quote(v, safe='/,')}" for k, v in rest.items())
-        return f"postgresql://{login}{place}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
+        return f"postgresql://{login}{authority}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
 
     def __str__(self) -> str:
         return self.masked
