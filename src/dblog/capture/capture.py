@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 from dblog.capture.segments import OpenSegment, Segment, followed_part
-from dblog.capture.spool import LogWriter, Spool
+from dblog.capture.spool import LogFile, LogWriter, Spool
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
@@ -56,6 +56,8 @@ class Capture:
         self._life = uuid.uuid4().hex[:8]
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
+        self._copies: dict[str, dict[TableName, LogFile]] = {}
+        """By the path of a log file: its copies for tables of other names."""
         self._position = position
         self._coordinate = coordinate
         self._opened = False
@@ -107,7 +109,14 @@ class Capture:
         """The segments that hold the log of the followed tables in `(start, end]`; the outer ones may reach beyond."""
         with self._changed:
             found = [s for s in self._segments if s.end > start and s.start < end]
-        return [followed_part(s, followed, self._spool.relabelled) for s in found]
+        return [followed_part(s, followed, self._relabelled) for s in found]
+
+    def _relabelled(self, file: LogFile, table: TableName) -> LogFile:
+        """The copy of a log file for a table of another name. It is made once: tasks may read it."""
+        copies = self._copies.setdefault(file.path, {})
+        if table not in copies:
+            copies[table] = self._spool.relabelled(file, table)
+        return copies[table]
 
     def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
         """Wait until a row after the position is captured; whether there is one."""
@@ -171,7 +180,9 @@ class Capture:
             self._segments = [s for s in self._segments if s.end > position]
             self._acknowledged = max(self._acknowledged, position)
             self._changed.notify_all()
-        self._spool.remove(f.path for s in gone for f in s.files)
+        paths = [f.path for s in gone for f in s.files]
+        self._spool.remove(paths)
+        self._spool.remove(copy.path for path in paths for copy in self._copies.pop(path, {}).values())
 
     def reconnect(self) -> None:
         """Leave the server and come back: it seems to shut down, and would wait for us."""

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from dblog.capture.capture import Capture
+from dblog.capture.chunk_removal import ChunkRemoval, chunks_of
 from dblog.capture.repeat import read_again
 from dblog.capture.segments import Limit
 from dblog.capture.spool import LogFile, Segments, Spool, schema_from_text
@@ -79,6 +80,7 @@ class Engine:
         self.sync = (
             StateSync(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
         )
+        self._removal = ChunkRemoval(spool)
         self._planner = Planner(source, spool, settings, check, version, self.sync)
         if self.sync is not None:
             self.sync.start()
@@ -102,12 +104,14 @@ class Engine:
                 assert end.position is not None
                 files = (s.files for s in capture.between(start.position, end.position, start.followed))
                 self._spool.keep_batch(self._name(start, end), tuple(filter(None, files)))
+                self._removal.planned(start, end)
                 return end
             if self._target is None:
                 return start
 
     def batch(self, start: Offset, end: Offset) -> list[Log | Emit | Select]:
         """The work between two offsets."""
+        self._removal.planned(start, end)
         work: list[Log | Emit | Select] = []
         if start.position is not None and end.position is not None and start != end:
             window = Window(start.position, end.position, self._segments(start, end))
@@ -131,7 +135,7 @@ class Engine:
         if self._repeated is not None and self._repeated[0] == end:
             self._spool.remove(f.path for segment in self._repeated[1] for f in segment)
             self._repeated = None
-        self._spool.remove_chunks({c.id for c in end.emit})
+        self._removal.committed(end)
 
     def drain(self) -> None:
         """From now on: stop when the log is delivered as of the next batch and no dump is running."""
@@ -216,7 +220,7 @@ class Engine:
         """The capture; in a new life it goes on from an offset whose batch is committed."""
         if self._capture is None:
             self._prepare(at)
-            self._spool.sweep(_chunks(at))
+            self._spool.sweep(chunks_of(at))
             self._follow(at)
         assert self._capture is not None
         return self._capture
@@ -246,7 +250,7 @@ class Engine:
         name = self._name(start, end)
         # 1.
         files = self._spool.kept_batch(name)
-        self._spool.sweep(_chunks(start) | _chunks(end), files or ())
+        self._spool.sweep(chunks_of(start) | chunks_of(end), files or ())
         # 2.
         if files is None:
             before = self._settings.before
@@ -286,7 +290,3 @@ class Engine:
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
         return retrying(call, self._settings.patience)
-
-
-def _chunks(offset: Offset) -> set[str]:
-    return {c.id for c in (*offset.emit, *offset.read)}
