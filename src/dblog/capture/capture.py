@@ -8,17 +8,19 @@ committed the batch that ends there, and a new life reads again from the offset 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 
+from dblog.capture.effects import REAL, Effects
 from dblog.capture.segments import OpenSegment, Segment, followed_part
 from dblog.capture.spool import LogWriter, Spool
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
 from dblog.sources.base import Commits, LogStream, Source
+
+log = logging.getLogger(__name__)
 
 SEGMENT_SECONDS = 0.02
 UNWANTED_SECONDS = 0.25
@@ -35,7 +37,8 @@ LATE_WAIT = 0.5
 
 
 class Capture:
-    """Follows a source's log from a position on. `error` ends it; every waiting call then raises that error."""
+    """Follows a source's log from a position on, once it is started. An error ends it; every waiting call then raises
+    that error."""
 
     def __init__(
         self,
@@ -47,34 +50,40 @@ class Capture:
         before: bool,
         read_ahead: int,
         patience: float = 300.0,
+        effects: Effects = REAL,
     ) -> None:
         self._source = source
         self._spool = spool
         self._before = before
         self._read_ahead = read_ahead
         self._patience = patience
-        self._life = uuid.uuid4().hex[:8]
+        self._effects = effects
+        self._life = effects.token()[:8]
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
         self._position = position
         self._place = place
         self._opened = False
         self._acknowledged = 0
+        self._acknowledged_at = 0.0
         self._tokens: dict[str, int] = {}
         self._waiting = 0
         self._wanted = threading.Event()
         self._rush = False
         self._awaited = 0
-        self._heard = time.monotonic()
+        self._heard = self._effects.monotonic()
         self._lag = (0.0, 0.0)
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
-        self._leave = threading.Event()
+        self._leave: str | None = None
+        """Why to leave the server."""
         self.redefined = threading.Event()
         """The log has shown that a table got another definition. Cleared by whoever has looked at the tables."""
-        self._open = OpenSegment(self._new_file, position, place)
+        self._open = self._new_segment(position, place)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     # -- the driver's side -----------------------------------------------------------------------------------
@@ -96,7 +105,7 @@ class Capture:
         """How long after its commit the last transaction was captured, if the two clocks agree; zero when none was
         captured for a while."""
         lag, at = self._lag
-        return lag if time.monotonic() - at < LAG_SECONDS else 0.0
+        return lag if self._effects.monotonic() - at < LAG_SECONDS else 0.0
 
     def waiting_since(self, position: int) -> float | None:
         """About when the oldest change after the position was committed; None when there is none."""
@@ -173,9 +182,9 @@ class Capture:
             self._changed.notify_all()
         self._spool.remove(f.path for s in gone for f in s.files)
 
-    def reconnect(self) -> None:
+    def reconnect(self, reason: str) -> None:
         """Leave the server and come back: it seems to shut down, and would wait for us."""
-        self._leave.set()
+        self._leave = reason
 
     def stop(self) -> None:
         self._stopped.set()
@@ -195,7 +204,7 @@ class Capture:
             return ready()
 
     def _check_silence(self, what: str) -> None:
-        silent = time.monotonic() - self._heard
+        silent = self._effects.monotonic() - self._heard
         if silent > self._patience:
             raise SourceError(f"{what}: the source has sent nothing for {silent:.0f} s")
 
@@ -220,9 +229,11 @@ class Capture:
             except ConnectionLost as error:
                 if self._heard != heard:
                     failing_since, delay = None, 0.1
-                failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > self._patience:
+                failing_since = failing_since or self._effects.monotonic()
+                if self._effects.monotonic() - failing_since > self._patience:
                     self._fail(SourceError(f"gave up after {self._patience:.0f} s: {error.message}", hint=error.hint))
+                else:
+                    log.warning("the log is read again from position %d on: %s", self._position, error.message)
                 self._stopped.wait(delay)
                 delay = min(delay * 2, 10.0)
             except DBLogError as error:
@@ -238,29 +249,38 @@ class Capture:
 
     def _follow(self) -> None:
         """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
+        stream = self._open_log()
+        try:
+            while not self._stopped.is_set():
+                self._turn(stream)
+        finally:
+            self._open.abort()
+            stream.close()
+
+    def _open_log(self) -> LogStream:
+        """Open the log where it is captured up to."""
         stream = self._source.stream(self._position, self._place)
         with self._changed:
             self._opened = True
             self._changed.notify_all()
         # `_place` stays that of `_position`, which another server may have counted
-        self._open = OpenSegment(self._new_file, self._position, stream.place)
-        self._heard = time.monotonic()
-        try:
-            acknowledged = 0.0
-            self._leave.clear()
-            while not self._stopped.is_set():
-                if self._leave.is_set():
-                    raise ConnectionLost("the server ends sessions")
-                if time.monotonic() - acknowledged > ACKNOWLEDGE_SECONDS:
-                    stream.acknowledge(self._acknowledged)
-                    acknowledged = time.monotonic()
-                if self._full():
-                    self._stopped.wait(0.05)
-                    continue
-                self._step(stream)
-        finally:
-            self._open.abort()
-            stream.close()
+        self._open = self._new_segment(self._position, stream.place)
+        self._heard = self._effects.monotonic()
+        self._acknowledged_at = 0.0
+        self._leave = None
+        return stream
+
+    def _turn(self, stream: LogStream) -> None:
+        """Acknowledge what Spark has committed, if it is time, and read on, if that is allowed."""
+        if self._leave is not None:
+            raise ConnectionLost(f"the server ends sessions: {self._leave}")
+        if self._effects.monotonic() - self._acknowledged_at > ACKNOWLEDGE_SECONDS:
+            stream.acknowledge(self._acknowledged)
+            self._acknowledged_at = self._effects.monotonic()
+        if self._full():
+            self._stopped.wait(0.05)
+        else:
+            self._step(stream)
 
     def _step(self, stream: LogStream) -> None:
         """Read what there is. A segment is published at once when somebody waits and nothing more is coming, else
@@ -295,7 +315,7 @@ class Capture:
             place = self._source.place(self._open.place, Commits(), stream.idle_position)
             with self._changed:
                 self._position, self._place = stream.idle_position, place
-                self._open = OpenSegment(self._new_file, self._position, self._place)
+                self._open = self._new_segment(self._position, self._place)
                 self._changed.notify_all()
 
     def _full(self) -> bool:
@@ -310,7 +330,7 @@ class Capture:
             return
         segment = self._open.close()
         place = self._source.place(segment.place, segment.commits, segment.end)
-        self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
+        self._lag = max(0.0, self._effects.wall() - segment.committed_at), self._effects.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
@@ -320,7 +340,10 @@ class Capture:
                 while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
-        self._open = OpenSegment(self._new_file, segment.end, place)
+        self._open = self._new_segment(segment.end, place)
+
+    def _new_segment(self, start: int, place: str | None) -> OpenSegment:
+        return OpenSegment(self._new_file, start, place, self._effects)
 
     def _new_file(self, schema: TableSchema) -> LogWriter:
         self._files += 1
