@@ -137,8 +137,10 @@ def test_a_stream_that_is_late_takes_much_at_once(
     assert count_batch(stream) >= 100_000
 
 
-def test_a_transaction_larger_than_the_read_ahead_does_not_stop_the_stream(table: AnyDatabase, query: MakeQuery) -> None:
-    """Spark commits a batch only when it has planned the next one, so what was delivered last is still on the spool."""
+def test_a_transaction_larger_than_the_read_ahead_does_not_stop_the_stream(
+    table: AnyDatabase, query: MakeQuery
+) -> None:
+    """Spark commits a batch only when it has planned the next: what was delivered last is still on the spool."""
     stream = query(readAheadBytes=100)
     stream.catch_up()
     for n in (1, 2):

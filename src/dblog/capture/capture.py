@@ -323,8 +323,8 @@ class Capture:
                 self._changed.notify_all()
 
     def _full(self) -> bool:
-        """Whether to stop reading: far enough ahead, at a commit, and nobody waits for what comes next. Never without
-        rows for the next batch: Spark commits a batch, so that its log is removed, only when it has planned the next."""
+        """Whether to stop reading: far enough ahead, at a commit, and nobody waits for what comes next. Not without rows
+        for the next batch: Spark commits a batch, so that its log is removed, only when it has planned the next."""
         with self._changed:
             ahead = sum(s.nbytes for s in self._segments)
             enough = ahead > self._read_ahead and any(s.end > self._delivered and s.files for s in self._segments)
