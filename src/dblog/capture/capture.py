@@ -8,17 +8,19 @@ committed the batch that ends there, and a new life reads again from the offset 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 
+from dblog.capture.effects import REAL, Effects
 from dblog.capture.segments import OpenSegment, Segment, followed_part
 from dblog.capture.spool import LogFile, LogWriter, Spool
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
 from dblog.sources.base import Commits, LogStream, Source
+
+log = logging.getLogger(__name__)
 
 SEGMENT_SECONDS = 0.02
 UNWANTED_SECONDS = 0.25
@@ -35,7 +37,8 @@ LATE_WAIT = 0.5
 
 
 class Capture:
-    """Follows a source's log from a position on. `error` ends it; every waiting call then raises that error."""
+    """Follows a source's log from a position on, once it is started. An error ends it; every waiting call then raises
+    that error."""
 
     def __init__(
         self,
@@ -47,13 +50,15 @@ class Capture:
         before: bool,
         read_ahead: int,
         patience: float = 300.0,
+        effects: Effects = REAL,
     ) -> None:
         self._source = source
         self._spool = spool
         self._before = before
         self._read_ahead = read_ahead
         self._patience = patience
-        self._life = uuid.uuid4().hex[:8]
+        self._effects = effects
+        self._life = effects.token()[:8]
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
         self._copies: dict[str, dict[TableName, LogFile]] = {}
@@ -61,22 +66,28 @@ class Capture:
         self._position = position
         self._coordinate = coordinate
         self._opened = False
+        self._delivered = position
+        """Where the next batch starts."""
         self._acknowledged = 0
+        self._acknowledged_at = 0.0
         self._tokens: dict[str, int] = {}
         self._waiting = 0
         self._wanted = threading.Event()
         self._rush = False
         self._awaited = 0
-        self._heard = time.monotonic()
+        self._heard = self._effects.monotonic()
         self._lag = (0.0, 0.0)
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
-        self._leave = threading.Event()
+        self._leave: str | None = None
+        """Why to leave the server."""
         self.redefined = threading.Event()
         """The log has shown that a table got another definition. Cleared by whoever has looked at the tables."""
-        self._open = OpenSegment(self._new_file, position, coordinate)
+        self._open = self._new_segment(position, coordinate)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     # -- the driver's side -----------------------------------------------------------------------------------
@@ -98,7 +109,7 @@ class Capture:
         """How long after its commit the last transaction was captured, if the two clocks agree; zero when none was
         captured for a while."""
         lag, at = self._lag
-        return lag if time.monotonic() - at < LAG_SECONDS else 0.0
+        return lag if self._effects.monotonic() - at < LAG_SECONDS else 0.0
 
     def waiting_since(self, position: int) -> float | None:
         """About when the oldest change after the position was committed; None when there is none."""
@@ -119,7 +130,9 @@ class Capture:
         return copies[table]
 
     def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
-        """Wait until a row after the position is captured; whether there is one."""
+        """Wait until a row after the position, which is where the next batch starts, is captured; whether there is
+        one."""
+        self._delivered = beyond
         with self._attention() if eager else contextlib.nullcontext():
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
 
@@ -184,9 +197,9 @@ class Capture:
         self._spool.remove(paths)
         self._spool.remove(copy.path for path in paths for copy in self._copies.pop(path, {}).values())
 
-    def reconnect(self) -> None:
+    def reconnect(self, reason: str) -> None:
         """Leave the server and come back: it seems to shut down, and would wait for us."""
-        self._leave.set()
+        self._leave = reason
 
     def stop(self) -> None:
         self._stopped.set()
@@ -206,7 +219,7 @@ class Capture:
             return ready()
 
     def _check_silence(self, what: str) -> None:
-        silent = time.monotonic() - self._heard
+        silent = self._effects.monotonic() - self._heard
         if silent > self._patience:
             raise SourceError(f"{what}: the source has sent nothing for {silent:.0f} s")
 
@@ -231,9 +244,11 @@ class Capture:
             except ConnectionLost as error:
                 if self._heard != heard:
                     failing_since, delay = None, 0.1
-                failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > self._patience:
+                failing_since = failing_since or self._effects.monotonic()
+                if self._effects.monotonic() - failing_since > self._patience:
                     self._fail(SourceError(f"gave up after {self._patience:.0f} s: {error.message}", hint=error.hint))
+                else:
+                    log.warning("the log is read again from position %d on: %s", self._position, error.message)
                 self._stopped.wait(delay)
                 delay = min(delay * 2, 10.0)
             except DBLogError as error:
@@ -249,29 +264,38 @@ class Capture:
 
     def _follow(self) -> None:
         """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
+        stream = self._open_log()
+        try:
+            while not self._stopped.is_set():
+                self._turn(stream)
+        finally:
+            self._open.abort()
+            stream.close()
+
+    def _open_log(self) -> LogStream:
+        """Open the log where it is captured up to."""
         stream = self._source.stream(self._position, self._coordinate)
         with self._changed:
             self._opened = True
             self._changed.notify_all()
         # `_coordinate` stays that of `_position`, which another server may have counted
-        self._open = OpenSegment(self._new_file, self._position, stream.coordinate)
-        self._heard = time.monotonic()
-        try:
-            acknowledged = 0.0
-            self._leave.clear()
-            while not self._stopped.is_set():
-                if self._leave.is_set():
-                    raise ConnectionLost("the server ends sessions")
-                if time.monotonic() - acknowledged > ACKNOWLEDGE_SECONDS:
-                    stream.acknowledge(self._acknowledged)
-                    acknowledged = time.monotonic()
-                if self._full():
-                    self._stopped.wait(0.05)
-                    continue
-                self._step(stream)
-        finally:
-            self._open.abort()
-            stream.close()
+        self._open = self._new_segment(self._position, stream.coordinate)
+        self._heard = self._effects.monotonic()
+        self._acknowledged_at = 0.0
+        self._leave = None
+        return stream
+
+    def _turn(self, stream: LogStream) -> None:
+        """Acknowledge what Spark has committed, if it is time, and read on, if that is allowed."""
+        if self._leave is not None:
+            raise ConnectionLost(f"the server ends sessions: {self._leave}")
+        if self._effects.monotonic() - self._acknowledged_at > ACKNOWLEDGE_SECONDS:
+            stream.acknowledge(self._acknowledged)
+            self._acknowledged_at = self._effects.monotonic()
+        if self._full():
+            self._stopped.wait(0.05)
+        else:
+            self._step(stream)
 
     def _step(self, stream: LogStream) -> None:
         """Read what there is. A segment is published at once when somebody waits and nothing more is coming, else
@@ -306,14 +330,16 @@ class Capture:
             coordinate = self._source.coordinate(self._open.coordinate, Commits(), stream.idle_position)
             with self._changed:
                 self._position, self._coordinate = stream.idle_position, coordinate
-                self._open = OpenSegment(self._new_file, self._position, self._coordinate)
+                self._open = self._new_segment(self._position, self._coordinate)
                 self._changed.notify_all()
 
     def _full(self) -> bool:
-        """Whether to stop reading: far enough ahead, at a commit, and nobody waits for what comes next."""
+        """Whether to stop reading: far enough ahead, at a commit, nobody waits for what comes next, and there are rows
+        for the next batch: Spark commits a batch, so that its log is removed, only when it has planned the next."""
         with self._changed:
             ahead = sum(s.nbytes for s in self._segments)
-        return ahead > self._read_ahead and not self._awaited and not self._open.dirty
+            enough = ahead > self._read_ahead and any(s.end > self._delivered and s.files for s in self._segments)
+        return enough and not self._awaited and not self._open.dirty
 
     def _publish(self, token: str | None) -> None:
         """End the open segment at its last commit, unless a transaction is still arriving."""
@@ -321,7 +347,7 @@ class Capture:
             return
         segment = self._open.close()
         coordinate = self._source.coordinate(segment.coordinate, segment.commits, segment.end)
-        self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
+        self._lag = max(0.0, self._effects.wall() - segment.committed_at), self._effects.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
@@ -331,7 +357,10 @@ class Capture:
                 while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
-        self._open = OpenSegment(self._new_file, segment.end, coordinate)
+        self._open = self._new_segment(segment.end, coordinate)
+
+    def _new_segment(self, start: int, coordinate: str | None) -> OpenSegment:
+        return OpenSegment(self._new_file, start, coordinate, self._effects)
 
     def _new_file(self, schema: TableSchema) -> LogWriter:
         self._files += 1
