@@ -20,8 +20,8 @@ from pydantic import (
 from pydantic.config import JsonDict, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
-from dblog.control.events import Kind
 from dblog.core.throttle import SETTINGS, Throttle, read_settings
+from dblog.state.events import EventKind
 from dblog.state.requests import MOST_KEYS, MOST_TEXT, Dump, State
 
 ABOUT = {s.name: f"{s.about}; {s.takes}" for s in SETTINGS}
@@ -58,7 +58,7 @@ class Following(Choice):
     """Which events."""
 
     after: Number | SkipJsonSchema[None] = Field(None, description="only entries after this number; 0 for all kept")
-    kind: list[Kind] = Field([], description="only these kinds; may be repeated")
+    kind: list[EventKind] = Field([], description="only these kinds; may be repeated")
 
 
 def _text(value: str) -> str:
