@@ -205,7 +205,7 @@ class TestSet:
         values = {"rows_per_second": "500", "paused": "true"}
         assert len(lines) == len(SETTINGS)
         for setting, line in zip(SETTINGS, lines, strict=True):
-            value = values.get(setting.name, setting.default)
+            value = values.get(setting.name, setting.shown_default)
             assert re.split(r" {2,}", line.rstrip()) == [setting.name, value, setting.takes, setting.about]
 
     def test_some_are_changed(self, running: Pipeline) -> None:

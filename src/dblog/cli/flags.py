@@ -37,11 +37,11 @@ def config_of_flags(
 ) -> Config:
     """The `Config` of a pipeline without a file. `given` are options of the Spark source, from flags and --option.
     Raises ConfigError."""
+    from dblog.core.settings import read_settings
     from dblog.pipelines.config import Config, SinkConfig
     from dblog.pipelines.secrets import Secret
     from dblog.pipelines.sink_kinds import sink_class
     from dblog.sinks.route import Route
-    from dblog.sinks.settings import read_settings
     from dblog.spark.options import read_options
 
     read = read_options(given)

@@ -66,11 +66,5 @@ def _table(values: dict[str, Any]) -> Table:
         table.add_column(title, no_wrap=title == "SETTING")
     for setting in SETTINGS:
         if setting.name in values:
-            table.add_row(setting.name, _text(values[setting.name], setting.default), setting.takes, setting.about)
+            table.add_row(setting.name, setting.shown(values[setting.name]), setting.takes, setting.about)
     return table
-
-
-def _text(value: Any, default: str) -> str:
-    if value is None:
-        return default
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

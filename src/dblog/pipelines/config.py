@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dblog.core.names import parse_patterns
+from dblog.core.settings import Setting, check_settings, nearest
 from dblog.core.throttle import read_settings as read_throttle
 from dblog.errors import ConfigError
 from dblog.pipelines.file_settings import ELSEWHERE, PIPELINE, RESTARTS, SINK, SOURCE, TABLE
@@ -27,7 +28,6 @@ from dblog.pipelines.secrets import Secret, filled, with_password
 from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
 from dblog.sinks.route import Route
-from dblog.sinks.settings import Setting, check_settings, nearest
 from dblog.spark.options import OPTIONS, Options, read_options
 from dblog.state.pipeline import UNREADY_SECONDS
 

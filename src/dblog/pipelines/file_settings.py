@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from dblog.core.settings import Kind, Setting, choice, flag, mapping, matching, number, text, texts
 from dblog.sinks.route import MASKS
-from dblog.sinks.settings import Kind, Setting, choice, flag, mapping, number, text, texts
 from dblog.state.pipeline import UNREADY_SECONDS
 
 EVERY_SECONDS = 5.0
@@ -27,15 +26,6 @@ ELSEWHERE = {
     "before": "nothing: a sink asks for old rows when it wants them",
 }
 """Options of the Spark source that a file has another word for."""
-
-
-def _matching(pattern: str, takes: str) -> Kind:
-    def read(value: Any) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError
-        return str(value)
-
-    return Kind(takes, read)
 
 
 def _tables() -> Kind:
@@ -92,7 +82,7 @@ PIPELINE = (
     Setting(
         "name",
         "what people call it, and the replication slot; without it, the file's name",
-        _matching("[a-z0-9_]{1,40}", "1 to 40 lower-case letters, digits and underscores"),
+        matching("[a-z0-9_]{1,40}", "1 to 40 lower-case letters, digits and underscores"),
         default=None,
     ),
     Setting("folder", "where a restart finds what it needs; without it, <file>.dblog beside the file", text(), None),
@@ -125,7 +115,7 @@ SINK = (
     Setting(
         "name",
         "what to call it; without it, its type",
-        _matching("[a-z0-9_]{1,22}", "1 to 22 lower-case letters, digits and underscores"),
+        matching("[a-z0-9_]{1,22}", "1 to 22 lower-case letters, digits and underscores"),
         default=None,
     ),
     Setting("enabled", "false: as if it were not there", flag(), default=True),

@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Place, Sink, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import OLD_ROWS
-from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
+from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.storage import Files, reached
 
 if TYPE_CHECKING:
