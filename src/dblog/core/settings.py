@@ -34,6 +34,8 @@ class Kind:
     """Whether the value is a table, so that { file = "x" } is an entry of it and not a secret."""
     absent: str | None = None
     """The word for having no value, like auto or none."""
+    bounds: tuple[float, float] | None = None
+    """The least and the greatest number."""
 
     def parse(self, given: str) -> Any:
         """The value that a text stands for; raises ValueError or TypeError."""
@@ -124,7 +126,7 @@ def number(least: float, most: float, takes: str | None = None) -> Kind:
         return read(int(given) if whole else float(given))
 
     what = f"a {'whole ' if whole else ''}number from {_plain(least)} to {_plain(most)}"
-    return Kind(takes or what, read, parse)
+    return Kind(takes or what, read, parse, bounds=(least, most))
 
 
 def size() -> Kind:
@@ -184,7 +186,7 @@ def optional(kind: Kind, absent: str = "none") -> Kind:
     def parse(given: str) -> Any:
         return None if given.strip().lower() == absent else kind.parse(given)
 
-    return Kind(f"{absent} or {kind.takes}", read, parse, kind.table, absent)
+    return Kind(f"{absent} or {kind.takes}", read, parse, kind.table, absent, kind.bounds)
 
 
 def _text(value: Any) -> str:
