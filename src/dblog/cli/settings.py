@@ -1,4 +1,4 @@
-"""`dblog set`: the throttle, changed while the pipeline runs."""
+"""`dblog set`: show and change the throttle while the pipeline runs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from dblog.errors import ConfigError
 def set_settings(
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Settings to change; without any, all are shown."),
+        typer.Argument(metavar="NAME=VALUE", help="Change this setting; without any, show all settings."),
     ] = None,
     place: StatePlace = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show or change how much dumps may ask of the database. Works at once, and outlives a restart.
+    """Show or change the throttle: how much load dumps may put on the source.
 
-    auto or none takes a setting back to its default.
+    A change takes effect at once and survives a restart. auto or none restores the default of a setting.
     """
     from dblog.core.throttle import read_settings
 

@@ -1,4 +1,4 @@
-"""`dblog watch`: what the algorithm does, as it does it."""
+"""`dblog watch`: the events of the algorithm as they happen."""
 
 from __future__ import annotations
 
@@ -64,15 +64,17 @@ STYLES = {
 def watch(
     kind: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND", help="Only this kind of event. Repeatable. Kinds: " + ", ".join(LINES) + "."),
+        typer.Option(
+            metavar="KIND", help="Print only events of this kind. Repeatable. Kinds: " + ", ".join(LINES) + "."
+        ),
     ] = None,
-    last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Begin with the last N events.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens next.")] = True,
+    last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Print the last N events first.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Keep printing new events until Ctrl-C.")] = True,
     store: StatePlace = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what the algorithm does: watermarks, chunks, dropped rows, commits. Until Ctrl-C."""
+    """Print what the algorithm does as it happens: watermarks, chunks, dropped rows, commits."""
     kinds = set(kind or LINES)
     if unknown := sorted(kinds - set(LINES)):
         raise ConfigError(f"there are no events of kind {unknown[0]!r}", hint="the kinds are " + ", ".join(LINES))
