@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dblog.cli import teller
+from dblog.cli import progress
 from dblog.cli.log import SUMMARY_SECONDS, Log
-from dblog.cli.teller import Teller
+from dblog.cli.progress import ProgressLog
 from dblog.errors import SinkError
 from dblog.pipelines.reached import Reached
 from dblog.pipelines.report import Doing
@@ -50,19 +50,19 @@ class Played:
 
 
 class Told:
-    """A teller of one stream, and the lines it has logged since they were last asked for."""
+    """The progress of one stream, and the lines logged since they were last asked for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stream = Played()
         self.console = console(terminal=False)
         self.now = 0.0
-        monkeypatch.setattr(teller.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
         streams: Any = [self.stream]
-        self.teller = Teller(streams, Log(self.console, live=True), as_json=False)
+        self.progress = ProgressLog(streams, Log(self.console, live=True), as_json=False)
         self._seen = 0
 
     def lines(self) -> list[str]:
-        self.teller.look()
+        self.progress.update()
         new, self._seen = text(self.console)[self._seen :], len(text(self.console))
         return [re.sub(rf"^{AT} ", "", line) for line in new.splitlines()]
 

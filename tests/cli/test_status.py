@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dblog.cli.watch import KINDS, told
+from dblog.cli.watch import LINES, told
 from dblog.core.throttle import SETTINGS, Throttle
 from dblog.state.pipeline import Pipeline, pipelines
 from dblog.state.requests import State, read_request
@@ -156,7 +156,7 @@ TOLD = [
 
 class TestWatch:
     def test_every_kind_is_told_in_words(self, running: Pipeline) -> None:
-        assert [e["kind"] for e in EVENTS] == list(KINDS)
+        assert [e["kind"] for e in EVENTS] == list(LINES)
         running.tell([{"at": 1_700_000_000.25, **e} for e in EVENTS])
         lines = dblog("watch", "--no-follow", "--last", "20").stdout.splitlines()
         assert [re.split(r" {2,}", line)[1:] for line in lines] == [
@@ -205,7 +205,7 @@ class TestSet:
         values = {"rows_per_second": "500", "paused": "true"}
         assert len(lines) == len(SETTINGS)
         for setting, line in zip(SETTINGS, lines, strict=True):
-            value = values.get(setting.name, setting.default)
+            value = values.get(setting.name, setting.shown_default)
             assert re.split(r" {2,}", line.rstrip()) == [setting.name, value, setting.takes, setting.about]
 
     def test_some_are_changed(self, running: Pipeline) -> None:

@@ -55,7 +55,7 @@ class Program(TyperGroup):
 app = typer.Typer(
     name="dblog",
     cls=Program,
-    help="Change data capture with full-state dumps (DBLog) as a Spark streaming source.",
+    help="Capture changes and full state of database tables with Spark (DBLog).",
     epilog="Start with: dblog demo",
     no_args_is_help=True,
     add_completion=False,
@@ -76,7 +76,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options of the program itself."""
@@ -112,12 +112,12 @@ StoreLocation = Annotated[
         "--state",
         envvar="DBLOG_STATE",
         metavar="LOCATION",
-        help="The state store: a file, or sqlite:///file. Without it, one in your home directory.",
+        help="Use this state store: a file, or sqlite:///file. Without it, one in your home directory.",
     ),
 ]
 PipelineName = Annotated[
     str | None,
-    typer.Option("--pipeline", metavar="NAME", help="The pipeline; needed only where several share the state store."),
+    typer.Option("--pipeline", metavar="NAME", help="Choose the pipeline, if several share the state store."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
@@ -136,8 +136,8 @@ def url_option(about: str) -> Any:
     return typer.Option(envvar="DBLOG_URL", metavar="URL", help=about, callback=_warn_of_password)
 
 
-_URL = url_option("The source, as postgresql://user:password@host/database.")
-_TABLES = typer.Option(metavar="PATTERNS", help="Tables to follow, like 'public.*, !public.tmp_*'.")
+_URL = url_option("Connect to this source, like postgresql://user:password@host/database.")
+_TABLES = typer.Option(metavar="PATTERNS", help="Follow the tables that match, like 'public.*, !public.tmp_*'.")
 Url = Annotated[str, _URL]
 Tables = Annotated[str, _TABLES]
 UrlOrFile = Annotated[str | None, _URL]

@@ -1,4 +1,4 @@
-"""`dblog status`: what the pipeline does, and how it is."""
+"""`dblog status`: state, lag, log position, replication slot and open dumps of a pipeline."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ REFRESH_SECONDS = 1.0
 
 @app.command(epilog=examples("dblog status", "dblog status --watch", "dblog status --json"), rich_help_panel=PIPELINE)
 def status(
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far the pipeline is, what it waits for, its slot and its dumps."""
+    """Show the pipeline's state, lag, log position, replication slot and open dumps."""
     with pipeline_of(store, name) as pipeline:
         if not watch:
             now, open_dumps = _look(pipeline)

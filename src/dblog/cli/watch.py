@@ -1,4 +1,4 @@
-"""`dblog watch`: what the algorithm does, as it does it."""
+"""`dblog watch`: the events of the algorithm as they happen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 
-KINDS = {
+LINES = {
     "watermark_written": "watermark {token}",
     "watermark_seen": "watermark {token} at {position}",
     "round_opened": "{chunks} chunks are selected",
@@ -44,7 +44,7 @@ KINDS = {
     "table_renamed": "table {table} is called {name} now",
     "table_left_out": "table {table} is left out{because}",
 }
-"""The kinds of events, and how each is told."""
+"""The line for each kind of event, with its fields; `because` is its reason, `op` and `lsn` are of the newer event."""
 
 STYLES = {
     "row_dropped": "yellow",
@@ -64,18 +64,20 @@ STYLES = {
 def watch(
     kind: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND", help="Only this kind of event. Repeatable. Kinds: " + ", ".join(KINDS) + "."),
+        typer.Option(
+            metavar="KIND", help="Print only events of this kind. Repeatable. Kinds: " + ", ".join(LINES) + "."
+        ),
     ] = None,
-    last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Begin with the last N events.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens next.")] = True,
+    last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Print the last N events first.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Keep printing new events until Ctrl-C.")] = True,
     store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what the algorithm does: watermarks, chunks, dropped rows, commits. Until Ctrl-C."""
-    kinds = set(kind or KINDS)
-    if unknown := sorted(kinds - set(KINDS)):
-        raise ConfigError(f"there are no events of kind {unknown[0]!r}", hint="the kinds are " + ", ".join(KINDS))
+    """Print what the algorithm does as it happens: watermarks, chunks, dropped rows, commits."""
+    kinds = set(kind or LINES)
+    if unknown := sorted(kinds - set(LINES)):
+        raise ConfigError(f"there are no events of kind {unknown[0]!r}", hint="the kinds are " + ", ".join(LINES))
     with pipeline_of(store, name) as pipeline:
         entries = pipeline.events(limit=max(last, 1) if kind is None else 10_000)
         wanted = [value for _, value in entries if _is_wanted(value, kinds, all_of_them=kind is None)]
@@ -114,9 +116,9 @@ def _show(events: list[Value], as_json: bool) -> None:
 def told(event: Value) -> str:
     """What happened, in words; of a kind that is not known here, its fields."""
     kind = event.get("kind")
-    if kind not in KINDS:
+    if kind not in LINES:
         return json.dumps({name: value for name, value in event.items() if name not in ("at", "kind")})
-    return KINDS[kind].format_map(_Words(event))
+    return LINES[kind].format_map(_Words(event))
 
 
 class _Words(dict[str, str]):

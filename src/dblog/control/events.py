@@ -14,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, closing
-from enum import StrEnum
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -36,23 +35,6 @@ DROPPED = b'event: dropped\ndata: {"error": "too slow", "hint": "connect again w
 
 Entry = tuple[int, Value]
 log = logging.getLogger(__name__)
-
-
-class Kind(StrEnum):
-    """The kinds of events."""
-
-    watermark_written = "watermark_written"
-    watermark_seen = "watermark_seen"
-    round_opened = "round_opened"
-    chunk_selected = "chunk_selected"
-    row_dropped = "row_dropped"
-    chunk_emitted = "chunk_emitted"
-    offset_committed = "offset_committed"
-    dump_started = "dump_started"
-    dump_ended = "dump_ended"
-    table_joins = "table_joins"
-    table_renamed = "table_renamed"
-    table_left_out = "table_left_out"
 
 
 class Busy(DBLogError):

@@ -63,13 +63,11 @@ class Stream:
         self.folder = config.folder / sink.name
         self.name = _stream_name(config, sink, self.folder)
         self.routes: Sequence[Route] = sink.routes
-        self._make_sink: Callable[[], Sink] = lambda: sink.maker(
-            sink.settings, SinkContext(self.name, config.path.absolute().parent)
-        )
+        self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, SinkContext(self.name, config.base))
         self.sink = self._make_sink()
         self.options = {
             **config.source,
-            "slot": self.name,
+            "slot": config.slot or self.name,
             "pipeline": self.name,
             "spool": f"{config.spool}/{sink.name}" if config.spool else str(self.folder / "spool"),
             "deliver": "ranges",
@@ -85,6 +83,7 @@ class Stream:
         self._hidden = hiding(config.secrets)
         self._told, self._warned = told, warned
         self._restarts = config.restarts
+        self._own_slot = config.slot is None
         self.report = Report(self.read.state, self.name, config.unready_after, self._warn)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
@@ -314,15 +313,18 @@ class Stream:
                 self._changed.notify_all()
 
     def _leave_nothing(self) -> None:
-        """Take back what a new stream has made that failed before its sink was given anything: its slot would keep log
-        on the server for nobody. A later start begins anew."""
+        """Remove what a new stream made that failed before its sink was given anything: the slot, which would keep log
+        on the server for no reader, and the checkpoint. A later start begins anew. A slot that does not have the
+        stream's name stays: it may be of an earlier run."""
+        if not self._own_slot:
+            return
         try:
             self.read.source.abandon()
             shutil.rmtree(self.checkpoint, ignore_errors=True)
         except NotFound:
             pass  # it did not come so far
         except DBLogError as error:
-            self._tell(f"the replication slot {self.name!r} may be left on the server: {error.message}")
+            self._tell(f"the replication slot {self.read.slot!r} may be left on the server: {error.message}")
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -357,7 +359,7 @@ def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[S
     """The streams of a pipeline, not yet started. What is wrong and may pass is `warned` of. Raises ConfigError."""
     if len(config.sinks) > 1 and any(name.lower() == "serverid" for name in config.source):
         raise ConfigError(
-            f"{config.path}: source.options.serverId is one number, and each of the sinks needs its own",
+            f"pipeline {config.name!r}: source.options.serverId is one number, and each of the sinks needs its own",
             hint="leave it out: each gets its own",
         )
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
@@ -384,6 +386,8 @@ def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
 
 def _stream_name(config: Config, sink: SinkConfig, folder: Path) -> str:
     """The only sink's stream is called like the pipeline. It keeps its name, and with it its slot, when others come."""
+    if config.slot is not None:
+        return config.name
     kept = folder / KEPT
     if kept.exists():
         return kept.read_text("utf-8").strip()

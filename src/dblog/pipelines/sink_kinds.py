@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from dblog.core.settings import nearest
 from dblog.errors import ConfigError
 from dblog.sinks.base import Sink
-from dblog.sinks.settings import nearest
 
 SINKS = {
     "sql": "dblog.sinks.sql:SqlSink",

@@ -18,6 +18,7 @@ from dblog.core.offset import Offset, Tally
 from dblog.core.schema import TableSchema
 from dblog.core.throttle import Throttle
 from dblog.errors import DBLogError, StateError
+from dblog.state.events import event
 from dblog.state.mirror import Delivered, mirrored, taken
 from dblog.state.pipeline import Pipeline, request_number
 from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
@@ -108,7 +109,7 @@ class StateSync:
 
     def tell(self, kind: str, **facts: Any) -> None:
         """The algorithm has done something."""
-        self._events.append({"at": time.time(), "kind": kind, **facts})
+        self._events.append(event(kind, time.time(), facts))
 
     def saw(self, schemas: Mapping[str, TableSchema]) -> None:
         """Events come under these schemas."""

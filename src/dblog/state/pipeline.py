@@ -2,7 +2,7 @@
 
 pipelines/<name>                    when it was first seen
 pipelines/<name>/status             what it does; the stream's source process writes it, every second or so
-pipelines/<name>/delivery           whether it waits for its sink or restarts; `dblog run FILE` writes it
+pipelines/<name>/delivery           whether it waits for its sink or restarts; `dblog run` writes it
 pipelines/<name>/settings           the throttle; people write it
 pipelines/<name>/requests/<number>  dump requests; people add them
 pipelines/<name>/wishes/<id>        pause, resume, cancel; people write it
@@ -200,12 +200,6 @@ class Pipeline:
         if document is not None or error is not None:
             state = {"state": "stopped" if error is None else "failed", "error": error}
             self.say({**(document.value if document is not None else {}), **state})
-
-    def stopped(self) -> None:
-        """The pipeline has been stopped, and did not come to say so: Spark kills a source's process."""
-        document = self.store.get(self._at("status"))
-        if document is not None and document.value.get("state", RUNNING) == RUNNING:
-            self.store.put(self._at("status"), {**document.value, "state": "stopped"})
 
     def mirror(self, dump_id: str, progress: Progress) -> None:
         self.store.put(self._at("progress", dump_id), progress.to_json())

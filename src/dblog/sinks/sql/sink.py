@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dblog.core.settings import Setting, choice, text
 from dblog.databases.mysql import connect as mysql
 from dblog.databases.postgres import connect as postgres
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.net_effect import net, signed_key
-from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
+from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.sql.ledger import Ledger, deleted
 from dblog.sinks.sql.load import load
 from dblog.sinks.sql.mysql import MySQLTarget
