@@ -78,13 +78,13 @@ def _page(now: dict[str, Any], open_dumps: list[Dump]) -> RenderableType:
 
 
 def _state(now: dict[str, Any]) -> str:
-    """A pipeline that knows no table yet and waits for something does not run: it waits."""
+    """The state to show. A pipeline that has no table yet and waits for something is `waiting`, not `running`."""
     starting = now["state"] == "running" and now.get("waiting") and not now.get("tables")
     return "waiting" if starting else str(now["state"])
 
 
 def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """What can be said; a pipeline that starts, or never did, has not told everything."""
+    """The lines of the page, for the facts that the pipeline has written so far."""
     from dblog.state.pipeline import ALIVE
 
     if now.get("error"):

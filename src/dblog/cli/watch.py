@@ -114,7 +114,7 @@ def _show(events: list[Value], as_json: bool) -> None:
 
 
 def told(event: Value) -> str:
-    """What happened, in words; of a kind that is not known here, its fields."""
+    """An event as a sentence; if its kind is not declared here, its fields as JSON."""
     kind = event.get("kind")
     if kind not in LINES:
         return json.dumps({name: value for name, value in event.items() if name not in ("at", "kind")})
@@ -122,7 +122,7 @@ def told(event: Value) -> str:
 
 
 class _Words(dict[str, str]):
-    """The fields of an event in words; one that is absent is a question mark."""
+    """The fields of an event as texts; a field that is absent is a question mark."""
 
     def __init__(self, event: Value) -> None:
         super().__init__({name: self._word(name, value) for name, value in event.items()})

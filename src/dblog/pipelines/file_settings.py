@@ -1,4 +1,4 @@
-"""What may be written in a pipeline's file: the settings of each part."""
+"""The settings of a pipeline's file, part by part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ELSEWHERE = {
     "deliver": "nothing: sinks read ranges",
     "before": "nothing: a sink asks for old rows when it wants them",
 }
-"""Options of the Spark source that a file has another word for."""
+"""Options of the Spark source that a file sets elsewhere, and where."""
 
 
 def _tables() -> Kind:
