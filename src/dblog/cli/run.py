@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dblog.cli.log import SUMMARY_SECONDS, Log
-from dblog.cli.number_format import count, place
+from dblog.cli.number_format import count
 from dblog.cli.program import (
     INTERRUPTED,
     PIPELINE,
@@ -135,7 +135,7 @@ def run(
         query = _start(rows, sink, target, marks, once, every)
         stack.callback(_say_stopped, options)
         stack.callback(_stop, query)
-        _follow(query, stop, log, once=once, as_json=as_json)
+        _follow(query, options["url"], stop, log, once=once, as_json=as_json)
     if stop.number == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)
 
@@ -214,11 +214,11 @@ def _stop(query: StreamingQuery) -> None:
         query.stop()
 
 
-def _follow(query: StreamingQuery, stop: Stop, log: Log, *, once: bool, as_json: bool) -> None:
+def _follow(query: StreamingQuery, url: str, stop: Stop, log: Log, *, once: bool, as_json: bool) -> None:
     """Tell the progress until the query ends, or is to. Raises what made it fail."""
     from dblog.spark.failure import cause
 
-    told = _Progress(log, as_json)
+    told = _Progress(log, url, as_json)
     wait = LOOK_SECONDS
     with log.line():
         while stop.number is None and query.isActive:
@@ -237,8 +237,9 @@ def _follow(query: StreamingQuery, stop: Stop, log: Log, *, once: bool, as_json:
 class _Progress:
     """Tells what the query has done so far."""
 
-    def __init__(self, log: Log, as_json: bool) -> None:
+    def __init__(self, log: Log, url: str, as_json: bool) -> None:
         self._log = log
+        self._url = url
         self._as_json = as_json
         self._batch = -1
         self._rows = 0
@@ -275,7 +276,10 @@ class _Progress:
             self._log.info(f"ended: {self._text() if self._batch >= 0 else 'there was nothing to do'}")
 
     def _text(self) -> str:
-        return f"batch {count(self._batch)}, {count(self._rows)} rows, the log up to {place(self._position)}"
+        from dblog.sources.family import shown_position
+
+        reached = shown_position(self._url, self._position)
+        return f"batch {count(self._batch)}, {count(self._rows)} rows, the log up to {reached}"
 
 
 def _document(progress: Any) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dblog.cli.log import SUMMARY_SECONDS, Log
-from dblog.cli.number_format import count, duration, place
+from dblog.cli.number_format import count, duration
 from dblog.cli.program import print_line
 from dblog.pipelines.reached import Reached
 from dblog.pipelines.running import Stream
+from dblog.sources.family import shown_position
 from dblog.state.pipeline import RUNNING
 
 
@@ -46,7 +47,7 @@ class Teller:
             if stream.report.now.state != RUNNING:
                 known.behind = True
             for reached in stream.reached():
-                self._take(stream.sink_name, known, reached)
+                self._take(stream, known, reached)
             if stream.ended and stream.error is not None and not known.failed:
                 known.failed = True
                 self._tell_failure(stream)
@@ -63,7 +64,8 @@ class Teller:
             ended = "ended" if stream.error is None else "failed"
             self._log.info(f"{self._text(stream)}; {ended}")
 
-    def _take(self, sink: str, known: Known, now: Reached) -> None:
+    def _take(self, stream: Stream, known: Known, now: Reached) -> None:
+        sink, address = stream.sink_name, stream.read.address
         last = known.reached
         if now.position is None and last is not None:
             now = replace(now, position=last.position)
@@ -82,7 +84,7 @@ class Teller:
             self._log.info(f"{sink}: all dumps have ended, {count(now.rows)} rows of dumps so far")
         if known.behind and now.caught_up:
             known.behind = False
-            self._log.info(f"{sink}: caught up with the log at {place(now.position)}")
+            self._log.info(f"{sink}: caught up with the log at {shown_position(address, now.position)}")
 
     def _tell_failure(self, stream: Stream) -> None:
         assert stream.error is not None
@@ -95,8 +97,9 @@ class Teller:
         if reached is None:
             text = f"{stream.sink_name}: nothing delivered yet"
         else:
+            reached_position = shown_position(stream.read.address, reached.position)
             had = f"{count(reached.changes)} changes and {count(reached.rows)} rows of dumps"
-            text = f"{stream.sink_name}: batch {count(reached.batch)}, {had}, the log up to {place(reached.position)}"
+            text = f"{stream.sink_name}: batch {count(reached.batch)}, {had}, the log up to {reached_position}"
         if doing.state == RUNNING or doing.since is None:
             return text
         return f"{text}; {doing.state} for {duration(time.time() - doing.since)}: {doing.reason}"
