@@ -46,11 +46,6 @@ def moment(at: float | None) -> str:
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def place(position: int | None) -> str:
-    """A position of the log as PostgreSQL writes it: 0/16B3748."""
-    return "?" if position is None else f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
 def bar(part: float | None, width: int = 20) -> str:
     """A bar for a share of 0 to 1."""
     if part is None:

@@ -28,7 +28,7 @@ from dblog.pipelines.secrets import Secret, filled, with_password
 from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
 from dblog.sinks.route import Route
-from dblog.spark.options import OPTIONS, Options, read_options
+from dblog.spark.options import Options, option_names, read_options
 from dblog.state.pipeline import UNREADY_SECONDS
 
 
@@ -145,7 +145,7 @@ class _File:
         values = self._section("source", self._document.get("source", {}), SOURCE)
         if not {"url", "tables", "options"} <= values.keys():
             return {}, None
-        names = {o.name.lower(): o.name for o in OPTIONS}
+        names = {name.lower(): name for name in option_names(values["url"])}
         for name in values["options"]:
             if name.lower() in ELSEWHERE:
                 self._wrong(f"source.options.{name} cannot be set", f"what to write is {ELSEWHERE[name.lower()]}")

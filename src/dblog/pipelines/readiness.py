@@ -17,7 +17,6 @@ from dblog.control.installed import check_installed
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, DBLogError, PositionLost, SinkUnreachable
 from dblog.pipelines.config import Config
-from dblog.pipelines.preflight import preflight_of
 from dblog.pipelines.running import Stream
 from dblog.sources.problems import Problem, refuse
 from dblog.spark.java import check_java
@@ -101,12 +100,12 @@ def check_routes(streams: Sequence[Stream]) -> None:
 
 
 def _check_stream(stream: Stream) -> StreamFindings:
-    source, resumes = stream.read.source, stream.resumes
-    with preflight_of(source, followed=None if resumes is None else resumes.tables) as there:
+    resumes, followed = stream.resumes, None if stream.resumes is None else stream.resumes.tables
+    with stream.read.family.preflight(stream.read.request, followed=followed) as there:
         problems = [*there.problems(), *_unfit_names(stream)]
     if resumes is not None and resumes.position is not None and not any(p.lost for p in problems):
         try:
-            source.check_position(resumes.position, resumes.place)
+            stream.read.source.check_position(resumes.position, resumes.place)
         except PositionLost as error:
             problems.append(Problem(error.message, error.hint or "", lost=True))
     return StreamFindings(tuple(there.tables), tuple(problems), stream.check())

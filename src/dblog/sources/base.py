@@ -252,6 +252,10 @@ class Source(Boundaries, Protocol):
         same. Raises PositionLost when the log no longer reaches back that far."""
         ...
 
+    def abandon(self) -> None:
+        """Remove from the database what it keeps for this stream alone: the stream will never go on."""
+        ...
+
     def place(self, place: str | None, commits: Commits, position: int) -> str | None:
         """The place of a position, after some transactions that follow a place."""
         ...

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from dblog.capture.segments import Limit
 from dblog.core.names import Pattern, parse_patterns, parse_table
+from dblog.core.option_values import OptionValues, bad_value
 from dblog.core.schema import TableName
-from dblog.databases.mysql import connect as mysql
-from dblog.databases.postgres.connect import Address, parse
+from dblog.databases.families import Address, entry_of
 from dblog.errors import ConfigError
 from dblog.planning.settings import Settings
-
-if TYPE_CHECKING:
-    from dblog.sources.mysql.source import MySQL
-    from dblog.sources.postgres.source import Postgres
+from dblog.sources.base import Source
+from dblog.sources.family import Family, Request, digest, family_of
 
 
 @dataclass(frozen=True)
@@ -76,83 +73,70 @@ OPTIONS = (
 class Options:
     """Checked options. Does not show secrets."""
 
-    address: Address | mysql.Address
+    family: Family = field(repr=False)
+    address: Address
     table: TableName | None
     patterns: tuple[Pattern, ...]
     columns: tuple[str, ...] | None
     slot: str
-    publication: str
     spool: str
     pipeline: str
     state: str | None
     """Where the state store is: None for the default place, `off` for none."""
-    server_id: int
     decimals: str
-    dates: str
-    arrays: str
     writes: bool
     ranges: bool
     """Whether each batch is delivered as the work it consists of, for `dblog.spark.ranges` to read."""
     settings: Settings
     limit: Limit
 
+    own: Mapping[str, Any]
+    """The checked options that only the source's family has."""
+
     @property
-    def source(self) -> Postgres | MySQL:
-        """Only the family that is asked for is loaded: Spark starts many Python processes."""
-        if isinstance(self.address, mysql.Address):
-            from dblog.sources.mysql.column_types import TypeOptions as MyTypeOptions
-            from dblog.sources.mysql.source import MySQL
-
-            return MySQL(
-                address=self.address,
-                patterns=self.patterns,
-                server_id=self.server_id,
-                columns=self.columns,
-                types=MyTypeOptions(decimals=self.decimals, dates=self.dates),  # type: ignore[arg-type]
-                before=self.settings.before,
-                writes=self.writes,
-            )
-        from dblog.sources.postgres.column_types import TypeOptions
-        from dblog.sources.postgres.source import Postgres
-
-        return Postgres(
+    def request(self) -> Request:
+        """What the family makes a source from."""
+        return Request(
             address=self.address,
             patterns=self.patterns,
             slot=self.slot,
-            publication=self.publication,
             columns=self.columns,
-            types=TypeOptions(decimals=self.decimals, arrays=self.arrays),  # type: ignore[arg-type]
             before=self.settings.before,
             writes=self.writes,
+            decimals=self.decimals,
+            own=self.own,
         )
+
+    @property
+    def source(self) -> Source:
+        """A source that has not been used yet. Only now the code of its family is loaded."""
+        return self.family.source(self.request)
 
 
 def read_options(given: Mapping[str, str]) -> Options:
     """Check what the user gave. Raises ConfigError that names the option, the value and what is allowed."""
     values = {name.lower(): value for name, value in given.items() if not name.startswith("__")}
-    known = {o.name.lower() for o in OPTIONS}
-    for name in given:
-        if name.lower() not in known and not name.startswith("__"):
-            raise ConfigError(f"unknown option {name!r}", hint="the options are " + ", ".join(o.name for o in OPTIONS))
     read = _Reader(values)
-    address = _address(read.required("url"))
-    schema = address.database if isinstance(address, mysql.Address) else "public"
-    table, patterns = read.tables(schema)
-    slot = read.slot(address)
+    known = option_names(values.get("url", ""))
+    for name in given:
+        if name.lower() not in {k.lower() for k in known} and not name.startswith("__"):
+            raise ConfigError(f"unknown option {name!r}", hint="the options are " + ", ".join(known))
+    url = read.required("url")
+    family = family_of(url)
+    address = family.parse(url)
+    table, patterns = read.tables(family.default_schema(address))
+    slot = read.slot() or family.slot(address, table, values.get("tables", ""))
     return Options(
+        family=family,
         address=address,
         table=table,
         patterns=patterns,
         columns=read.columns(table),
         slot=slot,
-        publication=values.get("publication", slot),
         spool=values.get("spool") or _default_spool(address, slot),
         pipeline=values.get("pipeline") or slot,
         state=values.get("state"),
-        server_id=read.number("serverId", 1, 2**32 - 1, _server_id(address, slot)),
         decimals=read.choice("decimals", ("decimal", "string")),
-        dates=read.choice("dates", ("date", "string")),
-        arrays=read.choice("arrays", ("array", "string")),
         writes=read.choice("watermark", ("table", "none")) == "table",
         ranges=read.choice("deliver", ("rows", "ranges")) == "ranges",
         settings=Settings(
@@ -170,115 +154,61 @@ def read_options(given: Mapping[str, str]) -> Options:
             rows=read.number("maxRowsPerTrigger", 1, 2**31 - 1) if "maxrowspertrigger" in values else None,
             nbytes=read.size("maxBytesPerTrigger", 128 << 20),
         ),
+        own=family.own_options(read, address, slot),
     )
 
 
-class _Reader:
-    """Takes single values out of the options."""
+def option_names(url: str) -> list[str]:
+    """The names of all options that a stream of this URL may have: those of a family that dblog does not bring too."""
+    entry = entry_of(url)
+    return list(dict.fromkeys((*(o.name for o in OPTIONS), *(() if entry is None else entry.options))))
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
+
+class _Reader(OptionValues):
+    """Takes the values out of the options that every stream has."""
 
     def required(self, name: str) -> str:
-        if name not in self._values:
+        if name not in self.values:
             raise ConfigError(f"option {name!r} is missing", hint=f'add .option("{name}", "{_option(name).takes}")')
-        return self._values[name]
-
-    def choice(self, name: str, allowed: tuple[Any, ...]) -> Any:
-        value = self._values.get(name.lower(), allowed[0])
-        if value.lower() not in allowed:
-            raise _bad(name, value, " or ".join(allowed))
-        return value.lower()
-
-    def number(self, name: str, least: int, most: int, default: int | None = None) -> int:
-        value = self._values.get(name.lower())
-        if value is None and default is not None:
-            return default
-        if value is None or not re.fullmatch(r"\d+", value.strip()) or not least <= int(value) <= most:
-            raise _bad(name, value or "", f"a whole number from {least} to {most}")
-        return int(value)
-
-    def size(self, name: str, default: int) -> int:
-        value = self._values.get(name.lower())
-        if value is None:
-            return default
-        match = re.fullmatch(r"(\d+)\s*([kmg]?)b?", value.strip().lower())
-        if match is None or int(match[1]) == 0:
-            raise _bad(name, value, "a size like 64m, 1g or a number of bytes")
-        return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
+        return self.values[name]
 
     def tables(self, default_schema: str) -> tuple[TableName | None, tuple[Pattern, ...]]:
-        if ("table" in self._values) == ("tables" in self._values):
-            both = "table" in self._values
+        if ("table" in self.values) == ("tables" in self.values):
+            both = "table" in self.values
             raise ConfigError(
                 "options 'table' and 'tables' exclude each other" if both else "option 'table' or 'tables' is missing",
                 hint='.option("table", "public.orders") gives typed columns, .option("tables", "public.*") envelopes',
             )
-        if "table" in self._values:
-            table = parse_table(self._values["table"], default_schema=default_schema)
-            return table, parse_patterns(self._values["table"], "table", default_schema=default_schema)
-        patterns = parse_patterns(self._values["tables"], default_schema=default_schema)
+        if "table" in self.values:
+            table = parse_table(self.values["table"], default_schema=default_schema)
+            return table, parse_patterns(self.values["table"], "table", default_schema=default_schema)
+        patterns = parse_patterns(self.values["tables"], default_schema=default_schema)
         if all(p.exclude for p in patterns):
-            raise _bad("tables", self._values["tables"], "at least one pattern without '!'")
+            raise bad_value("tables", self.values["tables"], "at least one pattern without '!'")
         return None, patterns
 
     def columns(self, table: TableName | None) -> tuple[str, ...] | None:
-        value = self._values.get("columns")
+        value = self.values.get("columns")
         if value is None:
             return None
         names = tuple(name.strip() for name in value.split(","))
         if table is None:
             raise ConfigError("option 'columns' needs the option 'table'", hint="envelopes hold all columns")
         if not all(names):
-            raise _bad("columns", value, "names separated by commas")
+            raise bad_value("columns", value, "names separated by commas")
         return names
 
-    def slot(self, address: Address | mysql.Address) -> str:
-        value = self._values.get("slot")
-        if value is not None:
-            if not re.fullmatch(r"[a-z0-9_]{1,63}", value):
-                raise _bad("slot", value, "1 to 63 lower-case letters, digits and underscores")
-            return value
-        tables = str(parse_table(self._values["table"])) if "table" in self._values else self._values["tables"]
-        slug = re.sub(r"[^a-z0-9]+", "_", tables.lower()).strip("_")[:40]
-        return f"dblog_{slug}_{_digest(address.database, tables)}"
+    def slot(self) -> str | None:
+        value = self.values.get("slot")
+        if value is not None and not re.fullmatch(r"[a-z0-9_]{1,63}", value):
+            raise bad_value("slot", value, "1 to 63 lower-case letters, digits and underscores")
+        return value
 
 
-def _address(url: str) -> Address | mysql.Address:
-    scheme = url.partition("://")[0]
-    if scheme in mysql.SCHEMES:
-        return mysql.parse(url)
-    if scheme in ("postgresql", "postgres"):
-        return parse(url)
-    raise ConfigError(
-        "option 'url' is not the URL of a database that is known here",
-        hint="write it as postgresql://user:password@host:5432/database, mysql://... or mariadb://...",
-    )
-
-
-def _place(address: Address | mysql.Address) -> tuple[str, str, str]:
-    if isinstance(address, mysql.Address):
-        return address.host, str(address.port), address.database
-    return address.get("host"), address.get("port"), address.database
-
-
-def _server_id(address: Address | mysql.Address, slot: str) -> int:
-    """One that no replica has been given by hand, always the same for the same stream."""
-    return (1 << 31) | int(hashlib.sha256("\0".join((*_place(address), slot)).encode()).hexdigest()[:7], 16)
-
-
-def _default_spool(address: Address | mysql.Address, slot: str) -> str:
-    place = _digest(*_place(address))
-    return os.path.join(tempfile.gettempdir(), f"dblog-spool-{os.getuid()}", f"{slot}-{place}")
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:6]
+def _default_spool(address: Address, slot: str) -> str:
+    folder = f"dblog-spool-{os.getuid()}"
+    return os.path.join(tempfile.gettempdir(), folder, f"{slot}-{digest(*address.endpoint)}")
 
 
 def _option(name: str) -> Option:
     return next(o for o in OPTIONS if o.name == name)
-
-
-def _bad(name: str, value: str, allowed: str) -> ConfigError:
-    return ConfigError(f"option {name!r} has the value {value!r}", hint=f"allowed is {allowed}")
