@@ -68,7 +68,7 @@ def test_the_slot_of_a_running_stream_stays_the_one_that_it_has(url: str, given:
     ("option", "value", "allowed"),
     [
         ("dump", "always", "initial or never"),
-        ("before", "maybe", "false or true"),
+        ("before", "maybe", "true or false"),
         ("chunkRows", "many", "a whole number from 1"),
         ("chunkRows", "0", "a whole number from 1"),
         ("parallelism", "-1", "a whole number from 1 to 1000"),

@@ -40,8 +40,8 @@ class MySQLFamily:
 
     def own_options(self, values: OptionValues, address: AnyAddress, slot: str) -> Mapping[str, Any]:
         return {
-            "server_id": values.number("serverId", 1, 2**32 - 1, _server_id(address, slot)),
-            "dates": values.choice("dates", ("date", "string")),
+            "server_id": values.read("serverId") or _server_id(address, slot),
+            "dates": values.read("dates"),
         }
 
     def source(self, request: Request) -> MySQL:

@@ -39,8 +39,8 @@ class PostgresFamily:
 
     def own_options(self, values: OptionValues, address: AnyAddress, slot: str) -> Mapping[str, Any]:
         return {
-            "publication": values.values.get("publication", slot),
-            "arrays": values.choice("arrays", ("array", "string")),
+            "publication": values.read("publication") or slot,
+            "arrays": values.read("arrays"),
         }
 
     def source(self, request: Request) -> Postgres:
