@@ -51,11 +51,11 @@ def test_each_format_is_a_type_of_sink(tmp_path: Path, output: str, kind: str, p
 def test_the_slot_is_named_after_the_tables_and_the_pipeline_after_the_slot(tmp_path: Path) -> None:
     found = stream(tmp_path)
     assert found.read.slot.startswith("dblog_public_t_")
-    assert (found.name, found.read.pipeline, found.read.publication) == (found.read.slot,) * 3
+    assert (found.name, found.read.pipeline, found.read.own["publication"]) == (found.read.slot,) * 3
     named = stream(tmp_path, pipeline="My shop")
     assert (named.name, named.read.slot) == ("My shop", found.read.slot)
     chosen = stream(tmp_path, pipeline="shop", slot="mine", publication="all_of_it")
-    assert (chosen.name, chosen.read.slot, chosen.read.publication) == ("shop", "mine", "all_of_it")
+    assert (chosen.name, chosen.read.slot, chosen.read.own["publication"]) == ("shop", "mine", "all_of_it")
 
 
 def test_another_name_counts_at_once_although_the_checkpoint_is_the_same(tmp_path: Path) -> None:

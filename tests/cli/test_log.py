@@ -16,6 +16,7 @@ from dblog.cli.progress import ProgressLog
 from dblog.errors import SinkError
 from dblog.pipelines.reached import Reached
 from dblog.pipelines.report import Doing
+from dblog.spark.options import read_options
 
 AT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
@@ -34,6 +35,7 @@ class Played:
 
     def __init__(self) -> None:
         self.sink_name = "lake"
+        self.read = read_options({"url": "postgresql://db.example/shop", "tables": "public.*"})
         self.report = SimpleNamespace(now=Doing())
         self.ended = False
         self.error: SinkError | None = None
@@ -119,6 +121,12 @@ def test_changes_are_told_once(told: Told) -> None:
     assert told.lines() == []
     told.stream.batch(6, rows=20, tables=("public.t", "public.u"))
     assert told.lines() == ["INFO    lake: new tables: public.u"]
+
+
+def test_a_position_is_written_as_its_database_does(told: Told) -> None:
+    told.stream.read = read_options({"url": "mariadb://ann@db.example/shop", "tables": "shop.*"})
+    told.stream.batch(0, position=(3 << 40) + 1234)
+    assert told.lines() == ["INFO    lake: caught up with the log at 000003:1234"]
 
 
 def test_after_it_waited_it_is_told_when_it_has_caught_up(told: Told) -> None:

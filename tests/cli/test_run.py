@@ -110,6 +110,13 @@ class TestCause:
         found = cause(self.REPORT.format(error=chain, end=""))
         assert (type(found), found.message, found.hint) == (ConfigError, "wrong", "right")
 
+    @pytest.mark.parametrize("end", ["", "\n SQLSTATE: 38000", "\tat org.apache.spark.Thing.run(Thing.scala:1)\n"])
+    def test_another_error_of_python_is_shown_without_its_traceback(self, end: str) -> None:
+        text = "ImportError: cannot import name 'x'"
+        found = cause(self.REPORT.format(error=text, end=end).replace("dblog.errors.", ""))
+        assert (type(found), found.message) == (DBLogError, text)
+        assert "--verbose" in (found.hint or "")
+
     def test_an_error_of_sparks_is_its_first_line(self) -> None:
         found = cause("\n[DISK_FULL] no room\n\tat org.apache.spark\n")
         assert (type(found), found.message) == (DBLogError, "[DISK_FULL] no room")

@@ -64,7 +64,6 @@ def check(
 
     Changes nothing. Exit code 1 means that a stream would refuse to start.
     """
-    from dblog.pipelines.preflight import preflight_of
     from dblog.pipelines.readiness import Findings, StreamFindings
     from dblog.spark.options import read_options
 
@@ -76,7 +75,7 @@ def check(
         raise ConfigError("there is neither a file nor both of --url and --tables", hint="dblog check shop.toml")
     given = {"url": url, "tables": tables, "slot": slot, "publication": publication, "watermark": watermark}
     options = read_options({name: value for name, value in given.items() if value is not None})
-    with preflight_of(options.source) as there:
+    with options.family.preflight(options.request) as there:
         if admin_sql:
             _print_sql(there.admin_sql(), as_json)
             return
@@ -87,7 +86,6 @@ def check(
 
 def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
     from dblog.pipelines.config import read_config
-    from dblog.pipelines.preflight import preflight_of
     from dblog.pipelines.readiness import Findings, check_streams, check_surroundings
     from dblog.pipelines.running import streams_of
 
@@ -96,7 +94,7 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
     if admin_sql:
         scripts = []
         for stream in streams:  # each has a slot of its own
-            with preflight_of(stream.read.source) as there:
+            with stream.read.family.preflight(stream.read.request) as there:
                 scripts.append(there.admin_sql())
         _print_sql("\n".join(dict.fromkeys("".join(scripts).splitlines())) + "\n", as_json)
         return

@@ -1,4 +1,4 @@
-"""`dblog dump`: ask for a dump, and see it through."""
+"""`dblog dump`: request a dump and, with --wait, show its progress until it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 30.0
-"""So long may a pipeline be away, for a restart say, before nobody waits for its dump any more."""
+"""How long, in seconds, `--wait` waits for a pipeline that does not run, for example during a restart."""
 
 
 @app.command(
@@ -134,7 +134,7 @@ def _say_submitted(pipeline: Pipeline, submitted: Dump, as_json: bool) -> None:
 
 
 def _keys(listed: str | None, single: Iterable[str] | None, file: str | None) -> Iterable[Any]:
-    """Keys as they were written. Numbers stay the texts they are."""
+    """The requested keys. Numbers are kept as texts, so that no digit is lost."""
     if listed is not None:
         parts = [part.strip() for part in listed.split(",")]
         if not all(parts):

@@ -70,7 +70,7 @@ def dumps(
 
 
 def dump_table(found: Iterable[Dump]) -> Table:
-    """The dumps, one on each line."""
+    """A table with a dump on each line."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for title in ("ID", "STATE", "WHAT"):
         table.add_column(title, no_wrap=title != "WHAT")
@@ -101,7 +101,7 @@ def state_of(dump: Dump) -> str:
 
 
 def what(dump: Dump) -> str:
-    """What was asked for, in short."""
+    """A short text of what was requested."""
     from dblog.core.dump import INITIAL, OWN
 
     request = dump.request

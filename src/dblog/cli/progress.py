@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dblog.cli.log import SUMMARY_SECONDS, Log
-from dblog.cli.number_format import count, duration, place
+from dblog.cli.number_format import count, duration
 from dblog.cli.program import print_line
 from dblog.pipelines.reached import Reached
 from dblog.pipelines.running import Stream
+from dblog.sources.family import shown_position
 from dblog.state.pipeline import RUNNING
 
 
@@ -48,7 +49,7 @@ class ProgressLog:
             if stream.report.now.state != RUNNING:
                 told.behind = True
             for reached in stream.reached():
-                self._log_batch(stream.sink_name, told, reached)
+                self._log_batch(stream, told, reached)
             if stream.ended and stream.error is not None and not told.failed:
                 told.failed = True
                 self._log_failure(stream)
@@ -66,8 +67,8 @@ class ProgressLog:
             ended = "ended" if stream.error is None else "failed"
             self._log.info(f"{self._text(stream)}; {ended}")
 
-    def _log_batch(self, sink: str, told: Told, now: Reached) -> None:
-        last = told.reached
+    def _log_batch(self, stream: Stream, told: Told, now: Reached) -> None:
+        sink, last = stream.sink_name, told.reached
         if now.position is None and last is not None:
             now = replace(now, position=last.position)
         told.reached = now
@@ -85,7 +86,7 @@ class ProgressLog:
             self._log.info(f"{sink}: all dumps have ended, {count(now.rows)} rows of dumps so far")
         if told.behind and now.caught_up:
             told.behind = False
-            self._log.info(f"{sink}: caught up with the log at {place(now.position)}")
+            self._log.info(f"{sink}: caught up with the log at {shown_position(stream.read.address, now.position)}")
 
     def _log_failure(self, stream: Stream) -> None:
         assert stream.error is not None
@@ -98,8 +99,9 @@ class ProgressLog:
         if reached is None:
             text = f"{stream.sink_name}: nothing delivered yet"
         else:
+            position = shown_position(stream.read.address, reached.position)
             had = f"{count(reached.changes)} changes and {count(reached.rows)} rows of dumps"
-            text = f"{stream.sink_name}: batch {count(reached.batch)}, {had}, the log up to {place(reached.position)}"
+            text = f"{stream.sink_name}: batch {count(reached.batch)}, {had}, the log up to {position}"
         if doing.state == RUNNING or doing.since is None:
             return text
         return f"{text}; {doing.state} for {duration(time.time() - doing.since)}: {doing.reason}"

@@ -66,7 +66,7 @@ def schemas(
 
 
 def _version(known: Mapping[str, Stored], given: str) -> str:
-    """A version by its name, or the beginning of it."""
+    """The version that has this name, or begins with it."""
     found = [version for version in known if version.startswith(given)]
     if len(found) != 1:
         what = "there is no schema" if not found else "there are several schemas"
@@ -117,7 +117,7 @@ def _differences(old: Stored, new: Stored) -> list[str]:
 
 
 def _schema(stored: Stored) -> TableSchema:
-    """As far as it is stored: without the types that values have downstream."""
+    """The stored schema, without Arrow types, which are not stored."""
     import pyarrow as pa
 
     from dblog.core.schema import Column, TableName, TableSchema

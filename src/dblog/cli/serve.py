@@ -48,7 +48,7 @@ def serve(
 
 
 def token_of(variable: str | None) -> str | None:
-    """The token in an environment variable."""
+    """The value of the environment variable that holds the token. Raises ConfigError if it is not set."""
     if variable is None:
         return None
     token = os.environ.get(variable)

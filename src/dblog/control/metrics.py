@@ -1,4 +1,4 @@
-"""Prometheus metrics, worked out from what the pipelines have written to the state store."""
+"""Prometheus metrics, computed from what the pipelines have written to the state store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATES = (*ALIVE, "stopped", "failed", "lost", "never started")
 WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 
 Sample = tuple[Mapping[str, str], float | None]
-"""Labels beside `pipeline`, and the value; None is left out."""
+"""Labels beside `pipeline`, and the value; a sample without a value is left out."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: what it is called, what it says, and how it is worked out."""
+    """One metric: its name, its type, what it measures, and how it is computed."""
 
     name: str
     kind: Literal["gauge", "counter"]

@@ -63,7 +63,7 @@ class Following(Choice):
 
 
 def _text(value: str) -> str:
-    """JSON may hold half a surrogate pair, which is no text."""
+    """Refuse half a surrogate pair, which JSON may hold and no text can."""
     value.encode()
     return value
 
@@ -136,14 +136,14 @@ def _bounded(setting: str) -> Any:
 
 
 class Change(BaseModel):
-    """Settings to change; those that are left out stay. null, auto or none take one back to its default."""
+    """Settings to change; the others stay as they are. null, auto or none restore the default of a setting."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rows_per_second": 5000}]})
 
     @model_validator(mode="before")
     @classmethod
     def _explain(cls, given: Any) -> Any:
-        """What is wrong with a setting is said best where settings are read; only JSON's types are checked here."""
+        """Let `read_settings` explain a wrong value, in its own words; the model checks the types of JSON only."""
         if isinstance(given, dict):
             read_settings(given)
         return given
@@ -194,7 +194,7 @@ class Waiting(BaseModel):
 
 
 class Health(BaseModel):
-    """Ready: the store answers and the pipelines run, or have not waited for long."""
+    """Ready: the store answers, and the pipelines run or have waited for less than `unready_after` seconds."""
 
     live: Literal[True] = True
     ready: bool
@@ -241,7 +241,7 @@ class SlotHealth(BaseModel):
 
 
 class Status(BaseModel):
-    """What a pipeline last said of itself. Counters are of its present life."""
+    """The status that a pipeline wrote last. Counters begin at 0 when it starts."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -295,7 +295,7 @@ class TableDump(BaseModel):
 
 
 class DumpState(BaseModel):
-    """A dump: what was requested and what became of it."""
+    """A dump: the request, its state and its progress."""
 
     id: str
     kind: Literal["initial", "repair", "all", "table", "keys", "where"]

@@ -28,7 +28,7 @@ from dblog.pipelines.secrets import Secret, filled, with_password
 from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
 from dblog.sinks.route import Route
-from dblog.spark.options import OPTIONS, Options, read_options
+from dblog.spark.options import Options, option_names, read_options
 from dblog.state.pipeline import UNREADY_SECONDS
 
 
@@ -51,7 +51,7 @@ class Config:
     """The folder in which relative paths of sinks begin: that of the file, or the working directory."""
     name: str
     folder: Path
-    """What a restart needs is kept here, a folder for each sink."""
+    """Holds a folder for each sink, with its checkpoint and spool."""
     spool: str | None
     every: float
     state: str | None
@@ -59,23 +59,23 @@ class Config:
     token: str | None
     throttle: Mapping[str, Any]
     source: Mapping[str, str]
-    """Options of the Spark source that all streams share."""
+    """Options of the Spark source that all streams have in common."""
     sinks: tuple[SinkConfig, ...]
     alone: bool
-    """Whether the file has one sink only."""
+    """Whether the pipeline has only one sink, counting those that are not enabled."""
     secrets: tuple[str, ...]
     restarts: int = RESTARTS
-    """How often a stream that failed is started again within ten minutes."""
+    """How often a failed stream is restarted within ten minutes."""
     unready_after: float = UNREADY_SECONDS
-    """After how many seconds a stream that waits for its sink, or restarts, is not ready."""
+    """After how many seconds of waiting for its sink, or of restarts, a stream counts as not ready."""
     private: bool = True
-    """Whether what the sinks write is for the user of the process alone."""
+    """Whether only the user of the process may read the files that sinks write."""
     slot: str | None = None
     """The replication slot of the only stream. None: the slot of each stream has the stream's name."""
 
 
 def read_config(path: Path) -> Config:
-    """Read a pipeline's file. Raises ConfigError with all that is wrong."""
+    """Read a pipeline's file. Raises ConfigError that names every problem."""
     return _File(path, _document(path)).config()
 
 
@@ -94,7 +94,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 class _File:
-    """One file on its way to become a Config."""
+    """Reads one file and collects its problems."""
 
     def __init__(self, path: Path, document: Mapping[str, Any]) -> None:
         self._path = path
@@ -145,7 +145,7 @@ class _File:
         values = self._section("source", self._document.get("source", {}), SOURCE)
         if not {"url", "tables", "options"} <= values.keys():
             return {}, None
-        names = {o.name.lower(): o.name for o in OPTIONS}
+        names = {name.lower(): name for name in option_names(values["url"])}
         for name in values["options"]:
             if name.lower() in ELSEWHERE:
                 self._wrong(f"source.options.{name} cannot be set", f"what to write is {ELSEWHERE[name.lower()]}")
@@ -163,7 +163,7 @@ class _File:
             return {}, None
 
     def _sinks(self) -> list[dict[str, Any]]:
-        """The sinks that can be told by their names."""
+        """The sinks that have a type and a name."""
         found: list[dict[str, Any]] = []
         given = self._list("sink")
         for nth, table in enumerate(given, 1):
@@ -188,7 +188,7 @@ class _File:
         return found
 
     def _routes(self, sinks: Sequence[str], schema: str) -> list[tuple[Route, Sequence[str]]]:
-        """What is said of tables, each with the sinks for which it is said."""
+        """The routes, each with the names of the sinks that it applies to."""
         found: list[tuple[Route, Sequence[str]]] = []
         for nth, table in enumerate(self._list("table"), 1):
             where = f"table.{table.get('match', nth)}"
@@ -234,7 +234,7 @@ class _File:
         return []
 
     def _section(self, where: str, given: Any, known: Sequence[Setting]) -> dict[str, Any]:
-        """A value for each setting that is right; the problems are remembered."""
+        """The values of the settings that are right; problems are collected."""
         if not isinstance(given, dict):
             self._wrong(f"{where!r} is not a table", f"write [{where}]")
             return {}
@@ -274,5 +274,5 @@ def _secrets(value: Any) -> list[str]:
 
 
 def slug(stem: str) -> str:
-    """A name for a pipeline, from that of a file or a database."""
+    """A name for a pipeline, made from the name of a file or a database."""
     return re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40] or "pipeline"

@@ -1,11 +1,12 @@
-"""What may be written in a pipeline's file: the settings of each part."""
+"""The settings of a pipeline's file, part by part."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dblog.core.settings import Kind, Setting, choice, flag, mapping, matching, number, text, texts
+from dblog.core.settings import Kind, Setting, flag, mapping, matching, number, text, texts
 from dblog.sinks.route import MASKS
+from dblog.spark.options import OPTIONS
 from dblog.state.pipeline import UNREADY_SECONDS
 
 EVERY_SECONDS = 5.0
@@ -25,7 +26,7 @@ ELSEWHERE = {
     "deliver": "nothing: sinks read ranges",
     "before": "nothing: a sink asks for old rows when it wants them",
 }
-"""Options of the Spark source that a file has another word for."""
+"""Options of the Spark source that a file sets elsewhere, and where."""
 
 
 def _tables() -> Kind:
@@ -74,8 +75,7 @@ SOURCE = (
     Setting("url", "the database", text("a URL like postgresql://user@host/database, or mysql://..."), secret=True),
     Setting("password", "of the URL's user", text(), default=None, secret=True),
     Setting("tables", "which tables to follow", _tables()),
-    Setting("dump", "whether each table's full state comes first", choice("initial", "never"), default="initial"),
-    Setting("watermark", "none: write nothing to the source", choice("table", "none"), default="table"),
+    *(option for option in OPTIONS if option.name in ("dump", "watermark")),
     Setting("options", "other options of the Spark source", _scalars(), default={}),
 )
 PIPELINE = (

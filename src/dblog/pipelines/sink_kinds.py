@@ -1,4 +1,4 @@
-"""The kinds of sinks that a pipeline's file may name, and where each is. One is loaded when a file names it."""
+"""The types of sinks: the class of each, which is imported when a pipeline names it."""
 
 from __future__ import annotations
 

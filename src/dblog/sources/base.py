@@ -252,6 +252,10 @@ class Source(Boundaries, Protocol):
         Raises PositionLost when the log no longer reaches back that far."""
         ...
 
+    def abandon(self) -> None:
+        """Remove from the database what it keeps for this stream alone: the stream will never go on."""
+        ...
+
     def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> str | None:
         """The coordinate of `position`, given the coordinate of an earlier one and the transactions in between."""
         ...

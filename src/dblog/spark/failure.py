@@ -10,6 +10,8 @@ from pyspark.errors import PySparkException
 from dblog import errors
 
 _OURS = re.compile(r"dblog\.errors\.(\w+): ")
+_PYTHON = re.compile(r"^\w[\w.]*(?:Error|Exception)(?:: .*?)?(?=\s+SQLSTATE: |$)", re.MULTILINE)
+"""The line at the end of a Python traceback that names the error."""
 _END = re.compile(r"\n\s*at [\w.$]+(?:[(/]|\Z)|\n\n|\n=== |\nTraceback |\s+SQLSTATE: |\nDuring handling |\Z")
 """Where a Python error's own text ends: at the JVM's frames, or at what Spark appends."""
 
@@ -20,13 +22,15 @@ def plain(error: Exception) -> Exception:
 
 
 def cause(report: str, command: str = "run") -> errors.DBLogError:
-    """The error of ours in a report, as it was raised; else the report's first line."""
+    """The DBLogError in a report, as it was raised; else the last line of a Python traceback; else the first line."""
     for found in reversed(list(_OURS.finditer(report))):  # of a chain, the last is the one that was raised
         kind = getattr(errors, found[1], None)
         if isinstance(kind, type) and issubclass(kind, errors.DBLogError):
             text = report[found.end() : _END.search(report, found.end()).start()]  # type: ignore[union-attr]
             message, _, hint = text.rstrip().partition("\nhint: ")
             return kind(message, hint=hint or None)
+    theirs = _PYTHON.findall(report) if "Traceback (most recent call last):" in report else []
     return errors.DBLogError(
-        report.strip().partition("\n")[0], hint=f"dblog {command} --verbose shows all that Spark says"
+        theirs[-1].rstrip() if theirs else report.strip().partition("\n")[0],
+        hint=f"dblog {command} --verbose shows all that Spark says",
     )

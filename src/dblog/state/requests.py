@@ -1,7 +1,7 @@
-"""Dump requests: what somebody wants, what became of it, and how the two are seen together.
+"""Dump requests, their wishes and their progress.
 
-Three documents speak of a request, each with one kind of writer, so that nobody waits for anybody: the request itself,
-written once; the wish of its owner (run, pause, cancel); and its progress, which the pipeline mirrors from its offset.
+A request has three documents, each with one kind of writer, so that no writer waits for another: the request itself,
+written once; the wish of its owner (run, pause, cancel); and its progress, which the pipeline writes from its offset.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 class Wish(StrEnum):
-    """What the owner of a request wants of it now."""
+    """What the owner of a dump wants: run, pause or cancel it."""
 
     run = "run"
     pause = "pause"

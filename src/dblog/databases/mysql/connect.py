@@ -79,6 +79,10 @@ class Address:
         return (self.password,) if self.password else ()
 
     @property
+    def endpoint(self) -> tuple[str, str, str]:
+        return self.host, str(self.port), self.database
+
+    @property
     def ssl_mode(self) -> str:
         """Whoever names an authority wants it to be asked, and whoever shows a certificate wants it to be seen."""
         usual = "VERIFY_CA" if self.get("ssl_ca") else "REQUIRED" if self.get("ssl_cert") else "PREFERRED"
