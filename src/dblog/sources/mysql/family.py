@@ -14,7 +14,7 @@ from dblog.core.names import qualified
 from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
-from dblog.sources.family import Preflight, Request, Slots, slot_name
+from dblog.sources.family import Family, Preflight, Request, Slots, slot_name
 
 if TYPE_CHECKING:
     from dblog.databases.families import Address as AnyAddress
@@ -113,4 +113,4 @@ def _server_id(address: AnyAddress, slot: str) -> int:
     return (1 << 31) | int(hashlib.sha256("\0".join((*address.endpoint, slot)).encode()).hexdigest()[:7], 16)
 
 
-FAMILY = MySQLFamily()
+FAMILY: Family = MySQLFamily()
