@@ -96,7 +96,7 @@ class Between:
 
 @dataclass(frozen=True)
 class GtidSet:
-    """MySQL's: of each origin, ranges of numbers, both ends included, in order and apart."""
+    """MySQL's GTID set: for each origin, ranges of numbers with both ends included, sorted and not touching."""
 
     ranges: Mapping[str, Ints] = field(default_factory=dict)
 
