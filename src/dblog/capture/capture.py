@@ -23,17 +23,26 @@ from dblog.sources.base import Commits, LogStream, Source
 log = logging.getLogger(__name__)
 
 SEGMENT_SECONDS = 0.02
+"""Age at which a segment is published while planning waits for the log, in seconds."""
 UNWANTED_SECONDS = 0.25
+"""Age at which a segment is published while planning does not wait, in seconds: fewer and larger files."""
 GATHER_SECONDS = 0.05
+"""How long to let log arrive before a read while little comes, in seconds: decoding one transaction costs as much as
+decoding fifty."""
 RUSH_BYTES = 256 << 10
+"""Bytes in one read above which much log is coming: the next read follows at once."""
 ACKNOWLEDGE_SECONDS = 0.25
+"""How often the database is told how far its log is not needed any more, in seconds."""
 MOST_TOKENS = 1000
+"""How many watermarks are remembered. Those of other pipelines come through the log too and are never asked for."""
 LAG_SECONDS = 2.0
-"""How long it is believed that the log is late."""
+"""How long a measured lag is valid, in seconds. Later it counts as zero: nothing was captured since."""
 LATE_SECONDS = 2.0
+"""Lag above which a batch waits for more rows, in seconds."""
 LATE_ROWS = 400_000
+"""Rows that such a batch waits for."""
 LATE_WAIT = 0.5
-"""A stream that is so late may wait so long for so many rows in one batch."""
+"""How long such a batch waits at most, in seconds."""
 
 
 class Capture:
@@ -82,7 +91,7 @@ class Capture:
         self._leave: str | None = None
         """Why to leave the server."""
         self.redefined = threading.Event()
-        """The log has shown that a table got another definition. Cleared by whoever has looked at the tables."""
+        """Set when the log has shown a new definition of a table. The survey of the tables clears it."""
         self._open = self._new_segment(position, coordinate)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
@@ -106,13 +115,14 @@ class Capture:
 
     @property
     def lag(self) -> float:
-        """How long after its commit the last transaction was captured, if the two clocks agree; zero when none was
-        captured for a while."""
+        """Seconds from the commit of the last transaction to its capture, if the two clocks agree. Zero when nothing
+        was captured for `LAG_SECONDS`."""
         lag, at = self._lag
         return lag if self._effects.monotonic() - at < LAG_SECONDS else 0.0
 
     def waiting_since(self, position: int) -> float | None:
-        """About when the oldest change after the position was committed; None when there is none."""
+        """About when the oldest change after the position was committed, in seconds since 1970; None without a
+        change."""
         with self._changed:
             return next((s.committed_at for s in self._segments if s.end > position and s.files), None)
 
@@ -137,23 +147,23 @@ class Capture:
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
 
     def wait_more(self, beyond: int) -> None:
-        """While the stream is late and much is coming, wait a little for more rows after the position: a batch costs
-        Spark much the same whatever its size."""
+        """Wait for more rows after the position if the stream is late and much log is coming. A large batch costs Spark
+        little more than a small one."""
         if self.lag > LATE_SECONDS:
             self._wait(lambda: not self._rush or self._ahead(beyond, LATE_ROWS), LATE_WAIT)
 
     def _ahead(self, beyond: int, rows: int) -> bool:
-        """Whether this many rows after the position, or as much as may be, are captured."""
+        """Whether this many rows after the position are captured, or the read-ahead limit is reached."""
         captured = sum(f.rows for s in self._segments if s.end > beyond for f in s.files)
         return captured >= rows or self._full()
 
     def wait_open(self) -> None:
-        """Wait until the log has been opened: from then on it is known how the server's positions are counted."""
+        """Wait until the log is open. Only then the source knows how the server's positions are counted."""
         while not self._wait(lambda: self._opened, 1.0):
             self._check_silence("the log could not be opened")
 
     def coordinate(self, position: int) -> str | None:
-        """The coordinate of a position up to which the log is captured and not yet released."""
+        """The coordinate of a captured position that is not released yet."""
         with self._changed:
             segment = next((s for s in self._segments if s.end >= position), None)
             if segment is None:
@@ -164,16 +174,16 @@ class Capture:
         return self._source.coordinate(segment.coordinate, segment.commits.between(segment.start, position), position)
 
     def wait_position(self, position: int) -> int:
-        """Wait until the log is captured up to the position; how far it is. Raises SourceError when the source falls
-        silent."""
+        """Wait until the log is captured up to `position`, and return how far it is captured. Raises SourceError when
+        the source sends nothing for too long."""
         with self._attention():
             while not self._wait(lambda: self._position >= position, 1.0):
                 self._check_silence(f"the log did not reach position {position}")
             return self.position
 
     def wait_token(self, token: str, bound: int) -> int:
-        """Wait for a watermark to come back; the position it came at. Raises WatermarkError when the log passes
-        `bound`, a position after its commit, without it."""
+        """Wait for a watermark to come back through the log, and return its position. Raises WatermarkError when the
+        log passes `bound`, a position after the watermark's commit, without it."""
         with self._attention():
             while not self._wait(lambda: token in self._tokens or self._position >= bound, 1.0):
                 self._check_silence("a watermark did not come back through the log")
@@ -187,7 +197,8 @@ class Capture:
         )
 
     def release(self, position: int) -> None:
-        """Spark has committed everything up to the position: forget it here, and let the database forget it."""
+        """Drop the segments up to a position that Spark has committed, and let the database drop its log up to
+        there."""
         with self._changed:
             gone = [s for s in self._segments if s.end <= position]
             self._segments = [s for s in self._segments if s.end > position]
@@ -198,7 +209,7 @@ class Capture:
         self._spool.remove(copy.path for path in paths for copy in self._copies.pop(path, {}).values())
 
     def reconnect(self, reason: str) -> None:
-        """Leave the server and come back: it seems to shut down, and would wait for us."""
+        """Close the connection and open it again. A server that shuts down waits for its readers to leave."""
         self._leave = reason
 
     def stop(self) -> None:
@@ -225,7 +236,7 @@ class Capture:
 
     @contextlib.contextmanager
     def _attention(self) -> Iterator[None]:
-        """While somebody waits for the log to get somewhere, back-pressure is off and silence is broken."""
+        """While a caller waits for a position of the log: ignore the read-ahead limit, and ping an idle server."""
         self._awaited += 1
         try:
             yield
@@ -263,7 +274,7 @@ class Capture:
             self._changed.notify_all()
 
     def _follow(self) -> None:
-        """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
+        """Read until the connection breaks. A transaction of which only a part had arrived is read again."""
         stream = self._open_log()
         try:
             while not self._stopped.is_set():
@@ -298,9 +309,10 @@ class Capture:
             self._step(stream)
 
     def _step(self, stream: LogStream) -> None:
-        """Read what there is. A segment is published at once when somebody waits and nothing more is coming, else
-        when it has some size or age: few large files are better than many small ones. While nobody waits and little
-        comes, it is let come together for a while: decoding costs much the same for one transaction as for fifty."""
+        """Read what has arrived, and publish the open segment if it is time.
+
+        A segment is published at once when planning waits and nothing more is coming. Otherwise it is published when it
+        has reached some size or age, because few large files are better than many small ones."""
         if not self._rush:
             self._wanted.wait(GATHER_SECONDS)
         waiting = self._waiting > 0
@@ -334,15 +346,15 @@ class Capture:
                 self._changed.notify_all()
 
     def _full(self) -> bool:
-        """Whether to stop reading: far enough ahead, at a commit, nobody waits for what comes next, and there are rows
-        for the next batch: Spark commits a batch, so that its log is removed, only when it has planned the next."""
+        """Whether to stop reading: the read-ahead limit is reached, no transaction is open, no caller waits, and there
+        are rows for the next batch. Spark commits a batch, and its log is removed, only when the next is planned."""
         with self._changed:
             ahead = sum(s.nbytes for s in self._segments)
             enough = ahead > self._read_ahead and any(s.end > self._delivered and s.files for s in self._segments)
         return enough and not self._awaited and not self._open.dirty
 
     def _publish(self, token: str | None) -> None:
-        """End the open segment at its last commit, unless a transaction is still arriving."""
+        """Close the open segment at its last commit and make it visible, unless a transaction is still arriving."""
         if self._open.end is None:
             return
         segment = self._open.close()
@@ -354,7 +366,7 @@ class Capture:
             self._position, self._coordinate = segment.end, coordinate
             if token is not None:
                 self._tokens[token] = segment.end
-                while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
+                while len(self._tokens) > MOST_TOKENS:
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
         self._open = self._new_segment(segment.end, coordinate)
