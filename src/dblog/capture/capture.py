@@ -64,6 +64,8 @@ class Capture:
         self._position = position
         self._place = place
         self._opened = False
+        self._delivered = position
+        """Where the next batch starts."""
         self._acknowledged = 0
         self._acknowledged_at = 0.0
         self._tokens: dict[str, int] = {}
@@ -119,7 +121,9 @@ class Capture:
         return [followed_part(s, followed, self._spool.relabelled) for s in found]
 
     def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
-        """Wait until a row after the position is captured; whether there is one."""
+        """Wait until a row after the position, which is where the next batch starts, is captured; whether there is
+        one."""
+        self._delivered = beyond
         with self._attention() if eager else contextlib.nullcontext():
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
 
@@ -319,10 +323,12 @@ class Capture:
                 self._changed.notify_all()
 
     def _full(self) -> bool:
-        """Whether to stop reading: far enough ahead, at a commit, and nobody waits for what comes next."""
+        """Whether to stop reading: far enough ahead, at a commit, and nobody waits for what comes next. Not without
+        rows for the next batch: Spark commits a batch, so that its log is removed, only when the next is planned."""
         with self._changed:
             ahead = sum(s.nbytes for s in self._segments)
-        return ahead > self._read_ahead and not self._awaited and not self._open.dirty
+            enough = ahead > self._read_ahead and any(s.end > self._delivered and s.files for s in self._segments)
+        return enough and not self._awaited and not self._open.dirty
 
     def _publish(self, token: str | None) -> None:
         """End the open segment at its last commit, unless a transaction is still arriving."""
