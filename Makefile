@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test thorough oldest chaos lakes demo example bench clean
+.PHONY: help install format lint types unit check test thorough oldest chaos lakes demo example bench build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -69,6 +69,12 @@ bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	scripts/mariadb.sh
 	scripts/mysql.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m bench
+
+build: $(INSTALLED) ## Build the wheel and the sdist into dist; with TAG=v1.2.3, only if that is the version
+	scripts/version.sh $(BIN)/python
+	$(BIN)/python -m pip install -q build
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
 
 clean: ## Remove caches and build products (.venv stays)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis metastore_db spark-warehouse derby.log

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.core.settings import read_settings
-from dblog.sinks.base import Batch, Place, TableBatch, metadata_of
+from dblog.sinks.base import Batch, SinkContext, TableBatch, metadata_of
 from dblog.sinks.sql import SqlSink
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class NewSchema:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         given = {"url": settings["url"], "schema": "public", "schema_changes": "fail"}
-        self._tables = SqlSink(read_settings("new", given, SqlSink.settings), Place("migration", Path()))
+        self._tables = SqlSink(read_settings("new", given, SqlSink.settings), SinkContext("migration", Path()))
 
     def open(self, spark: Any) -> None:
         self._tables.open(spark)

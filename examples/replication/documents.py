@@ -21,7 +21,7 @@ import psycopg2
 
 from dblog.core.settings import read_settings
 from dblog.errors import SinkUnreachable
-from dblog.sinks.base import Batch, Place, TableBatch
+from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.net_effect import net
 from dblog.sinks.sql import SqlSink
 
@@ -47,7 +47,9 @@ class Documents:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._url = settings["url"]
         given = {"url": self._url, "schema": "copies"}
-        self._copies = SqlSink(read_settings("copies", given, SqlSink.settings), Place(settings["source"], Path()))
+        self._copies = SqlSink(
+            read_settings("copies", given, SqlSink.settings), SinkContext(settings["source"], Path())
+        )
 
     def open(self, spark: Any) -> None:
         self._copies.open(spark)

@@ -14,7 +14,7 @@ from dblog.errors import DBLogError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["DBLogError", "__version__", "register", "session"]
 
 

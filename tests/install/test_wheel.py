@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from dblog import __version__
 from dblog.testing.kafka_broker import KafkaBroker, find_kafka
 from dblog.testing.mysql_server import MySQLServer
 from dblog.testing.postgres_server import PostgresServer
@@ -105,6 +106,11 @@ print(*found)
 def test_every_module_but_those_of_the_http_api_is_imported(bare: Bare, tmp_path: Path) -> None:
     found = bare.python(EVERY_MODULE, tmp_path).split()
     assert {"dblog.sinks.ndjson", "dblog.sinks.sql.sink", "dblog.sinks.kafka", "dblog.demo.demo"} <= set(found)
+
+
+def test_the_wheel_and_the_program_have_the_version_of_the_package(bare: Bare, tmp_path: Path) -> None:
+    assert bare.wheel.name.split("-")[:2] == ["dblog", __version__]
+    assert bare.dblog("--version", folder=tmp_path)[0] == f"dblog {__version__}\n"
 
 
 def test_what_needs_an_extra_names_it(bare: Bare, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblog.capture.spool import Spool
 from dblog.core.settings import read_settings
-from dblog.sinks.base import Batch, Place, TableBatch
+from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.sql import SqlSink
 from dblog.sinks.sql.ledger import Ledger
 from dblog.spark.ranges import OPTION, RangeReader, TableRange, ranges_of
@@ -142,7 +142,7 @@ def replay(history: Sequence[Attempt | Settled], spark: SparkSession, database: 
 
 def _sink(spark: SparkSession, database: Database) -> SqlSink:
     given = read_settings("sink", {"url": database.url, "schema": SCHEMA}, SqlSink.settings)
-    sink = SqlSink(given, Place("life", Path()))
+    sink = SqlSink(given, SinkContext("life", Path()))
     sink.check()
     sink.open(spark)
     return sink

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog.sinks.sql.postgres import Postgres
+from dblog.sinks.sql.postgres import PostgresTarget
 from dblog.testing.postgres_server import PostgresServer
 from tests.conftest import Database
 from tests.life.life import Failure, Life
@@ -58,6 +58,6 @@ def test_the_sql_target_of_a_random_life_has_the_rows_of_its_source(
 def test_a_life_finds_a_sink_that_is_broken(
     life: Life, spark: SparkSession, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Postgres, "deletes", lambda self, staged: "select 1")
+    monkeypatch.setattr(PostgresTarget, "deletes", lambda self, staged: "select 1")
     with pytest.raises(Failure, match=r"in the sql target, after batch .*, the state differs from the source"):
         replay_into((spark, database), life)

@@ -26,7 +26,7 @@ class Watched(Sink):
     """A sink that notes what was given to another."""
 
     def __init__(self, sink: Sink, around: Around | None = None) -> None:
-        super().__init__(sink.given, sink.place)
+        super().__init__(sink.given, sink.context)
         self.sink = sink
         self.around = around
         self.begun = 0

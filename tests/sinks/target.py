@@ -23,7 +23,7 @@ from typing import Any
 from dblog.core.schema import Column, TableName
 from dblog.core.settings import read_settings
 from dblog.pipelines import sink_kinds
-from dblog.sinks.base import Place, Sink
+from dblog.sinks.base import Sink, SinkContext
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ class Target(ABC):
         """A sink that writes here."""
         kind = sink_class(self.sink)
         given = read_settings(f"sink {self.sink!r}", {**self.settings(), **settings}, kind.settings)
-        return kind(given, Place("test", folder))
+        return kind(given, SinkContext("test", folder))
 
 
 def sink_class(name: str) -> type[Sink]:

@@ -19,7 +19,7 @@ from dblog.core.event import BEFORE, DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.core.settings import read_settings
 from dblog.errors import SinkError
-from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
 from dblog.sinks.parquet import ParquetSink
 from dblog.sinks.python import PythonSink
@@ -79,7 +79,7 @@ def a_batch(frame: DataFrame) -> Batch:
 
 
 def made(kind: type[Sink], folder: Path, **given: Any) -> Sink:
-    return kind(read_settings("sink", given, kind.settings), Place("test", folder))
+    return kind(read_settings("sink", given, kind.settings), SinkContext("test", folder))
 
 
 def date_text(day: int) -> str:

@@ -21,7 +21,7 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.api import Answer, Api
-from dblog.sinks.base import Batch, Place
+from dblog.sinks.base import Batch, SinkContext
 from dblog.sinks.http import HttpSink, Post, bodies
 from tests.sinks.batches import T, batch, change, frame, read
 from tests.sinks.endpoint import TAKEN, Endpoint, Reply
@@ -74,7 +74,7 @@ SECRET = "s3cr3t-t0ken"
 
 def sink(endpoint: Endpoint, folder: Path, **given: Any) -> HttpSink:
     given = {"url": endpoint.url, "retries": 2, **given}
-    return HttpSink(read_settings("sink", given, HttpSink.settings), Place("shop", folder))
+    return HttpSink(read_settings("sink", given, HttpSink.settings), SinkContext("shop", folder))
 
 
 def ids(endpoint: Endpoint) -> list[list[int]]:

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Place, TableBatch
+from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.formats import event_columns
 from dblog.sinks.kafka import KafkaSink
 from dblog.sinks.packages import RELEASES
@@ -107,7 +107,7 @@ class Followed:
         self.topic = uuid.uuid4().hex[:8]
         given = {"servers": broker.servers, "topic": "{own}", "package": "none", "options": PATIENCE, **given}
         given["topic"] = given["topic"].replace("{own}", self.topic)
-        self.sink = KafkaSink(read_settings("sink", given, KafkaSink.settings), Place("shop", folder))
+        self.sink = KafkaSink(read_settings("sink", given, KafkaSink.settings), SinkContext("shop", folder))
         self.sink.check()
         for name, value in self.sink.spark_settings.items():
             spark.conf.set(name, value)
@@ -358,7 +358,7 @@ def test_a_broker_that_is_away_is_told_at_once(spark: SparkSession, opened: Open
 def test_a_broker_that_does_not_answer_is_away(spark: SparkSession, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         given = {"servers": f"127.0.0.1:{deaf.getsockname()[1]}", "package": "none", "options": SHORT}
-        sink = KafkaSink(read_settings("sink", given, KafkaSink.settings), Place("shop", tmp_path))
+        sink = KafkaSink(read_settings("sink", given, KafkaSink.settings), SinkContext("shop", tmp_path))
         sink.check()
         sink.open(spark)
         with pytest.raises(SinkUnreachable, match="away"):
@@ -404,13 +404,13 @@ def test_a_broker_does_not_outlive_its_owner() -> None:
 def test_wrong_settings_are_refused_before_anything_begins(given: dict[str, Any], said: str, tmp_path: Path) -> None:
     values = read_settings("sink", {"servers": "127.0.0.1:1", **given}, KafkaSink.settings)
     with pytest.raises(ConfigError, match=said):
-        KafkaSink(values, Place("shop", tmp_path)).check()
+        KafkaSink(values, SinkContext("shop", tmp_path)).check()
 
 
 def test_any_of_the_servers_will_do(broker: KafkaBroker, tmp_path: Path) -> None:
     broker.start()
     given = {"servers": f"127.0.0.1:1, {broker.servers}"}
-    KafkaSink(read_settings("sink", given, KafkaSink.settings), Place("shop", tmp_path)).check()
+    KafkaSink(read_settings("sink", given, KafkaSink.settings), SinkContext("shop", tmp_path)).check()
 
 
 def test_an_event_that_is_too_large_ends_the_pipeline(spark: SparkSession, opened: Open) -> None:
@@ -501,10 +501,10 @@ def test_the_tests_use_the_connector_that_users_get() -> None:
 FETCHED = """
 import sys, dblog
 from pathlib import Path
-from dblog.sinks.base import Place
+from dblog.sinks.base import SinkContext
 from dblog.sinks.kafka import KafkaSink
 from dblog.core.settings import read_settings
-sink = KafkaSink(read_settings("sink", {"servers": sys.argv[1]}, KafkaSink.settings), Place("shop", Path()))
+sink = KafkaSink(read_settings("sink", {"servers": sys.argv[1]}, KafkaSink.settings), SinkContext("shop", Path()))
 sink.check()
 settings = {name.replace(".", "__"): value for name, value in sink.spark_settings.items()}
 spark = dblog.session(master="local[1]", spark__ui__enabled="false", spark__jars__ivy=sys.argv[2], **settings)

@@ -32,7 +32,7 @@ from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Batch, Sink
 from dblog.sinks.lake import DeltaSink, IcebergSink, current, history
-from dblog.sinks.lake.sink import Mark
+from dblog.sinks.lake.sink import BatchMark
 from dblog.sinks.lake.target import Fit, check_names, fits, quoted
 from dblog.sinks.packages import RELEASES, package_of
 from dblog.sinks.parquet import ParquetSink
@@ -105,7 +105,7 @@ def test_a_name_is_there_once_in_whatever_case() -> None:
 def test_a_batch_has_been_taken_when_neither_its_id_nor_its_position_is_beyond_the_mark(
     batch: int, position: int, taken: bool
 ) -> None:
-    assert Mark(5, 100).has(Batch(batch, position, ())) is taken
+    assert BatchMark(5, 100).has(Batch(batch, position, ())) is taken
 
 
 # -- statements ------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_lake_needs_a_place(kind: Any, sink: str, tmp_path: Path) -> None:
     target.make(tmp_path, package="a:b:1").check()
     given = read_settings("sink", {"package": "a:b:1"}, kind.settings)
     with pytest.raises(ConfigError, match="'path' or 'catalog'"):
-        kind(given, target.make(tmp_path).place).check()
+        kind(given, target.make(tmp_path).context).check()
 
 
 def test_settings_of_spark_are_those_of_the_connector(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks import ndjson
-from dblog.sinks.base import Batch, Place, Sink
+from dblog.sinks.base import Batch, Sink, SinkContext
 from dblog.sinks.folder import folder_name
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
 from tests.sinks.batches import T, batch, change, frame, read
@@ -102,7 +102,7 @@ pytestmark = [pytest.mark.spark]
 def sink(folder: Path, kind: type[Sink] = NdjsonSink, **given: Any) -> Sink:
     if kind is NdjsonSink:
         given.setdefault("path", "out")
-    return kind(read_settings("sink", given, kind.settings), Place("shop", folder))
+    return kind(read_settings("sink", given, kind.settings), SinkContext("shop", folder))
 
 
 def names(folder: Path) -> list[str]:

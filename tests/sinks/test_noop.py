@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from dblog.sinks.base import Place
+from dblog.sinks.base import SinkContext
 from dblog.sinks.noop import NoopSink
 from tests.sinks.batches import batch, change, frame, read
 
@@ -21,7 +21,7 @@ def with_a_last_row_that_fails(rows: DataFrame) -> DataFrame:
 
 
 def test_every_row_of_both_kinds_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    sink = NoopSink({}, Place("shop", tmp_path))
+    sink = NoopSink({}, SinkContext("shop", tmp_path))
     changes = frame(spark, [change("create", n, n) for n in range(10)], partitions=2)
     rows = frame(spark, [read(20, n) for n in range(10)], partitions=2)
     sink.write(batch(0, changes, rows))

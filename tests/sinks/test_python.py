@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError
-from dblog.sinks.base import Batch, Place
+from dblog.sinks.base import Batch, SinkContext
 from dblog.sinks.python import PythonSink
 from tests.sinks.batches import batch, change, frame, read
 
@@ -31,7 +31,7 @@ def make(tmp_path: Path, request: pytest.FixtureRequest) -> Make:
     def made(code: str, name: str, **given: Any) -> PythonSink:
         (tmp_path / f"{module}.py").write_text(code)
         given = {"target": f"{module}:{name}", **given}
-        return PythonSink(read_settings("sink", given, PythonSink.settings), Place("shop", tmp_path))
+        return PythonSink(read_settings("sink", given, PythonSink.settings), SinkContext("shop", tmp_path))
 
     return made
 

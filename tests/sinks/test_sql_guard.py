@@ -16,7 +16,7 @@ from dblog.core.event import DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.core.settings import read_settings
 from dblog.errors import SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Place, TableBatch
+from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.sql import SqlSink
 from dblog.testing.mysql_server import MySQLServer
 from dblog.testing.postgres_server import PostgresServer
@@ -62,7 +62,7 @@ def make(target: AnyTarget, spark: SparkSession, tmp_path: Path) -> Iterator[Cal
 
     def sink(pipeline: str = "one", **settings: Any) -> SqlSink:
         given = read_settings("sink", {**target.settings(), **settings}, SqlSink.settings)
-        made.append(SqlSink(given, Place(pipeline, tmp_path)))
+        made.append(SqlSink(given, SinkContext(pipeline, tmp_path)))
         made[-1].check()
         made[-1].open(spark)
         return made[-1]

@@ -15,7 +15,7 @@ from dblog.cli import app, program
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 SHARED = {
-    "--state": "| `--state PLACE` | Use this state store: a file, or sqlite:///file. Without it, `DBLOG_STATE`, "
+    "--state": "| `--state LOCATION` | Use this state store: a file, or sqlite:///file. Without it, `DBLOG_STATE`, "
     "else one in your home directory. |",
     "--pipeline": "| `--pipeline NAME` | Choose the pipeline, if several share the state store. |",
     "--json": "| `--json` | Print JSON, and nothing else, on standard output. |",

@@ -21,28 +21,37 @@ from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
 from dblog.sources.base import Commits, LogStream, Source
 
 SEGMENT_SECONDS = 0.02
+"""Age at which a segment is published while planning waits for the log, in seconds."""
 UNWANTED_SECONDS = 0.25
+"""Age at which a segment is published while planning does not wait, in seconds: fewer and larger files."""
 GATHER_SECONDS = 0.05
+"""How long to let log arrive before a read while little comes, in seconds: decoding one transaction costs as much as
+decoding fifty."""
 RUSH_BYTES = 256 << 10
+"""Bytes in one read above which much log is coming: the next read follows at once."""
 ACKNOWLEDGE_SECONDS = 0.25
+"""How often the database is told how far its log is not needed any more, in seconds."""
 MOST_TOKENS = 1000
+"""How many watermarks are remembered. Those of other pipelines come through the log too and are never asked for."""
 LAG_SECONDS = 2.0
-"""How long it is believed that the log is late."""
+"""How long a measured lag is valid, in seconds. Later it counts as zero: nothing was captured since."""
 LATE_SECONDS = 2.0
+"""Lag above which a batch waits for more rows, in seconds."""
 LATE_ROWS = 400_000
+"""Rows that such a batch waits for."""
 LATE_WAIT = 0.5
-"""A stream that is so late may wait so long for so many rows in one batch."""
+"""How long such a batch waits at most, in seconds."""
 
 
 class Capture:
-    """Follows a source's log from a position on. `error` ends it; every waiting call then raises that error."""
+    """Reads a source's log from a position on. An error ends the thread, and every waiting call raises that error."""
 
     def __init__(
         self,
         source: Source,
         spool: Spool,
         position: int,
-        place: str | None,
+        coordinate: str | None,
         *,
         before: bool,
         read_ahead: int,
@@ -57,7 +66,7 @@ class Capture:
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
         self._position = position
-        self._place = place
+        self._coordinate = coordinate
         self._opened = False
         self._acknowledged = 0
         self._tokens: dict[str, int] = {}
@@ -71,8 +80,8 @@ class Capture:
         self._stopped = threading.Event()
         self._leave = threading.Event()
         self.redefined = threading.Event()
-        """The log has shown that a table got another definition. Cleared by whoever has looked at the tables."""
-        self._open = OpenSegment(self._new_file, position, place)
+        """Set when the log has shown a new definition of a table. The survey of the tables clears it."""
+        self._open = OpenSegment(self._new_file, position, coordinate)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
         self._thread.start()
@@ -87,19 +96,20 @@ class Capture:
 
     @property
     def reached(self) -> tuple[int, str | None]:
-        """How far the log is captured: the position and its place."""
+        """How far the log is captured: the position and its coordinate."""
         with self._changed:
-            return self._position, self._place
+            return self._position, self._coordinate
 
     @property
     def lag(self) -> float:
-        """How long after its commit the last transaction was captured, if the two clocks agree; zero when none was
-        captured for a while."""
+        """Seconds from the commit of the last transaction to its capture, if the two clocks agree. Zero when nothing
+        was captured for `LAG_SECONDS`."""
         lag, at = self._lag
         return lag if time.monotonic() - at < LAG_SECONDS else 0.0
 
     def waiting_since(self, position: int) -> float | None:
-        """About when the oldest change after the position was committed; None when there is none."""
+        """About when the oldest change after the position was committed, in seconds since 1970; None without a
+        change."""
         with self._changed:
             return next((s.committed_at for s in self._segments if s.end > position and s.files), None)
 
@@ -115,43 +125,43 @@ class Capture:
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
 
     def wait_more(self, beyond: int) -> None:
-        """While the stream is late and much is coming, wait a little for more rows after the position: a batch costs
-        Spark much the same whatever its size."""
+        """Wait for more rows after the position if the stream is late and much log is coming. A large batch costs Spark
+        little more than a small one."""
         if self.lag > LATE_SECONDS:
             self._wait(lambda: not self._rush or self._ahead(beyond, LATE_ROWS), LATE_WAIT)
 
     def _ahead(self, beyond: int, rows: int) -> bool:
-        """Whether this many rows after the position, or as much as may be, are captured."""
+        """Whether this many rows after the position are captured, or the read-ahead limit is reached."""
         captured = sum(f.rows for s in self._segments if s.end > beyond for f in s.files)
         return captured >= rows or self._full()
 
     def wait_open(self) -> None:
-        """Wait until the log has been opened: from then on it is known how the server's positions are counted."""
+        """Wait until the log is open. Only then the source knows how the server's positions are counted."""
         while not self._wait(lambda: self._opened, 1.0):
             self._check_silence("the log could not be opened")
 
-    def place(self, position: int) -> str | None:
-        """The place of a position up to which the log is captured and not yet released."""
+    def coordinate(self, position: int) -> str | None:
+        """The coordinate of a captured position that is not released yet."""
         with self._changed:
             segment = next((s for s in self._segments if s.end >= position), None)
             if segment is None:
-                return self._place
+                return self._coordinate
         return self._after(segment, position)
 
     def _after(self, segment: Segment, position: int) -> str | None:
-        return self._source.place(segment.place, segment.commits.between(segment.start, position), position)
+        return self._source.coordinate(segment.coordinate, segment.commits.between(segment.start, position), position)
 
     def wait_position(self, position: int) -> int:
-        """Wait until the log is captured up to the position; how far it is. Raises SourceError when the source falls
-        silent."""
+        """Wait until the log is captured up to `position`, and return how far it is captured. Raises SourceError when
+        the source sends nothing for too long."""
         with self._attention():
             while not self._wait(lambda: self._position >= position, 1.0):
                 self._check_silence(f"the log did not reach position {position}")
             return self.position
 
     def wait_token(self, token: str, bound: int) -> int:
-        """Wait for a watermark to come back; the position it came at. Raises WatermarkError when the log passes
-        `bound`, a position after its commit, without it."""
+        """Wait for a watermark to come back through the log, and return its position. Raises WatermarkError when the
+        log passes `bound`, a position after the watermark's commit, without it."""
         with self._attention():
             while not self._wait(lambda: token in self._tokens or self._position >= bound, 1.0):
                 self._check_silence("a watermark did not come back through the log")
@@ -165,7 +175,8 @@ class Capture:
         )
 
     def release(self, position: int) -> None:
-        """Spark has committed everything up to the position: forget it here, and let the database forget it."""
+        """Drop the segments up to a position that Spark has committed, and let the database drop its log up to
+        there."""
         with self._changed:
             gone = [s for s in self._segments if s.end <= position]
             self._segments = [s for s in self._segments if s.end > position]
@@ -174,7 +185,7 @@ class Capture:
         self._spool.remove(f.path for s in gone for f in s.files)
 
     def reconnect(self) -> None:
-        """Leave the server and come back: it seems to shut down, and would wait for us."""
+        """Close the connection and open it again. A server that shuts down waits for its readers to leave."""
         self._leave.set()
 
     def stop(self) -> None:
@@ -201,7 +212,7 @@ class Capture:
 
     @contextlib.contextmanager
     def _attention(self) -> Iterator[None]:
-        """While somebody waits for the log to get somewhere, back-pressure is off and silence is broken."""
+        """While a caller waits for a position of the log: ignore the read-ahead limit, and ping an idle server."""
         self._awaited += 1
         try:
             yield
@@ -237,13 +248,13 @@ class Capture:
             self._changed.notify_all()
 
     def _follow(self) -> None:
-        """Read until the connection breaks. A transaction that had arrived in part is read again from its start."""
-        stream = self._source.stream(self._position, self._place)
+        """Read until the connection breaks. A transaction of which only a part had arrived is read again."""
+        stream = self._source.stream(self._position, self._coordinate)
         with self._changed:
             self._opened = True
             self._changed.notify_all()
-        # `_place` stays that of `_position`, which another server may have counted
-        self._open = OpenSegment(self._new_file, self._position, stream.place)
+        # `_coordinate` stays as it is: `_position` may be of another server's log
+        self._open = OpenSegment(self._new_file, self._position, stream.coordinate)
         self._heard = time.monotonic()
         try:
             acknowledged = 0.0
@@ -263,9 +274,10 @@ class Capture:
             stream.close()
 
     def _step(self, stream: LogStream) -> None:
-        """Read what there is. A segment is published at once when somebody waits and nothing more is coming, else
-        when it has some size or age: few large files are better than many small ones. While nobody waits and little
-        comes, it is let come together for a while: decoding costs much the same for one transaction as for fifty."""
+        """Read what has arrived, and publish the open segment if it is time.
+
+        A segment is published at once when planning waits and nothing more is coming. Otherwise it is published when it
+        has reached some size or age, because few large files are better than many small ones."""
         if not self._rush:
             self._wanted.wait(GATHER_SECONDS)
         waiting = self._waiting > 0
@@ -292,35 +304,35 @@ class Capture:
         if stream.redefined():
             self.redefined.set()
         if not self._open.dirty and stream.idle_position > self._position:
-            place = self._source.place(self._open.place, Commits(), stream.idle_position)
+            coordinate = self._source.coordinate(self._open.coordinate, Commits(), stream.idle_position)
             with self._changed:
-                self._position, self._place = stream.idle_position, place
-                self._open = OpenSegment(self._new_file, self._position, self._place)
+                self._position, self._coordinate = stream.idle_position, coordinate
+                self._open = OpenSegment(self._new_file, self._position, self._coordinate)
                 self._changed.notify_all()
 
     def _full(self) -> bool:
-        """Whether to stop reading: far enough ahead, at a commit, and nobody waits for what comes next."""
+        """Whether to stop reading: the read-ahead limit is reached, no transaction is open, and no caller waits."""
         with self._changed:
             ahead = sum(s.nbytes for s in self._segments)
         return ahead > self._read_ahead and not self._awaited and not self._open.dirty
 
     def _publish(self, token: str | None) -> None:
-        """End the open segment at its last commit, unless a transaction is still arriving."""
+        """Close the open segment at its last commit and make it visible, unless a transaction is still arriving."""
         if self._open.end is None:
             return
         segment = self._open.close()
-        place = self._source.place(segment.place, segment.commits, segment.end)
+        coordinate = self._source.coordinate(segment.coordinate, segment.commits, segment.end)
         self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
-            self._position, self._place = segment.end, place
+            self._position, self._coordinate = segment.end, coordinate
             if token is not None:
                 self._tokens[token] = segment.end
-                while len(self._tokens) > MOST_TOKENS:  # those of other pipelines are never asked for
+                while len(self._tokens) > MOST_TOKENS:
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
-        self._open = OpenSegment(self._new_file, segment.end, place)
+        self._open = OpenSegment(self._new_file, segment.end, coordinate)
 
     def _new_file(self, schema: TableSchema) -> LogWriter:
         self._files += 1

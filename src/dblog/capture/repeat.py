@@ -1,8 +1,8 @@
-"""A planned batch that is not on the spool any more, read again from the log of another server.
+"""Repeating a planned batch from the log of another server, when its files on the spool are lost.
 
-A batch is a set of transactions. Another server may have them at other positions, in another order and mixed with
-others (MariaDB's domains). The batch keeps its bounds, by which sinks know it. Within them its transactions are
-numbered in the order of this log.
+A batch is a set of transactions. Another server may have them at other positions, in another order, and between other
+transactions (MariaDB's domains). The batch keeps its start and end, by which sinks know it. Between them its
+transactions get new positions in the order of the new log.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dblog.core.schema import TableSchema
 from dblog.sources.base import LogStream, Run, Source
 
 READ_SECONDS = 1.0
-"""How long one read waits for the log."""
+"""How long one read waits for the log, in seconds."""
 
 
 def read_again(source: Source, spool: Spool, start: Offset, end: Offset, *, before: bool) -> Segments | None:
-    """The log files of the batch between two offsets; None when the log that is read now has it at the positions that
-    were planned."""
+    """The log files of the batch between two offsets. None when the log that is read now has the batch at its planned
+    positions, so that it can be read as usual."""
     assert start.position is not None
     assert end.position is not None
-    stream = source.repeat(start.position, start.place, end.place)
+    stream = source.repeat(start.position, start.coordinate, end.coordinate)
     if stream is None:
         return None
     try:
@@ -71,12 +71,12 @@ def _written(stream: LogStream, spool: Spool, start: Offset, end: Offset, *, bef
 
 
 class _Renumber:
-    """Gives the transactions of runs the positions from `start` on, one after the other."""
+    """Gives the transactions of runs consecutive positions from `start` on."""
 
     def __init__(self, start: int, end: int) -> None:
         self._next, self._end = start, end
         self._last: int | None = None
-        """The position that the last transaction has in the log: more of it may follow."""
+        """The position of the last transaction in the log. The next run may continue that transaction."""
 
     def __call__(self, run: Run) -> Run:
         lsns = [batch.column("_lsn").to_numpy() for _, batch in run.changes]
@@ -87,7 +87,7 @@ class _Renumber:
             self._next -= 1
         numbers = self._next + np.arange(len(found))
         self._next, self._last = int(numbers[-1]) + 1, int(found[-1])
-        # a transaction takes more bytes of a log than one, so that there is room for all of them
+        # Positions count bytes, and a transaction is longer than one byte, so the numbers are enough.
         assert self._next <= self._end
         return replace(run, changes=[(schema, _moved(batch, found, numbers)) for schema, batch in run.changes])
 

@@ -1,4 +1,4 @@
-"""Segments: the captured log in pieces that end at commits, and where in them a batch may end."""
+"""Segments: pieces of the captured log that end at commits, and the positions in them at which a batch may end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.sources.base import Commits, Run, joined
 
 SEGMENT_ROWS = 50_000
+"""Rows after which a segment ends at the next commit."""
 SEGMENT_BYTES = 8 << 20
-"""A segment of so many rows or bytes ends with the next commit."""
+"""Bytes of log after which a segment ends at the next commit."""
 
 
 @dataclass(frozen=True)
@@ -33,32 +34,32 @@ class Segment:
     files: tuple[LogFile, ...]
     commits: Commits
     holes: Mapping[TableName, Sequence[Key] | None]
-    """Rows that moved to a new key and whose log entry lacks a column: nobody downstream can know its value. None
-    when they are too many to name, or of a key that has no plain text."""
+    """Keys of rows that moved to a new key and whose log entry lacks a column: no sink can know its value. None when
+    they are too many to list, or when a key cannot be written as text."""
     nbytes: int
     committed_at: float
     """When its last transaction committed, by the database's clock, in seconds since 1970."""
-    place: str | None = None
-    """The place of its start (`sources.base.Origin`)."""
+    coordinate: str | None = None
+    """The coordinate of its start (`sources.base.Origin`)."""
 
     def upto(self, position: int) -> tuple[int, int]:
-        """Rows and bytes of the segment's transactions that end up to a position."""
+        """Rows and bytes of the segment's transactions that end at or before a position."""
         ended = self._ended(position)
         return (int(self.commits.rows[ended - 1]), int(self.commits.nbytes[ended - 1])) if ended else (0, 0)
 
     def cut(self, start: int, rows: float, nbytes: float) -> int:
-        """The last commit up to which the log after `start` has at most so many rows and bytes; `start` if none."""
+        """The last commit such that the log from `start` to it fits into `rows` and `nbytes`; `start` if none does."""
         rows_before, bytes_before = self.upto(start)
         fitting = min(
             int(np.searchsorted(self.commits.rows, rows_before + rows, "right")),
             int(np.searchsorted(self.commits.nbytes, bytes_before + nbytes, "right")),
         )
-        if self.holes and fitting < len(self.commits):  # they are repaired after the whole of it
+        if self.holes and fitting < len(self.commits):  # holes are repaired after the whole segment
             return start
         return int(self.commits.positions[fitting - 1]) if fitting else start
 
     def first(self, start: int) -> int:
-        """The first place after `start` where a batch may end."""
+        """The first position after `start` where a batch may end."""
         return self.end if self.holes else int(self.commits.positions[self._ended(start)])
 
     def _ended(self, position: int) -> int:
@@ -67,14 +68,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Limit:
-    """How much log one batch may hold; a window is never cut."""
+    """How much log one batch may hold. A window is always delivered whole, even above the limit."""
 
     rows: int | None = None
     nbytes: int | None = None
 
 
 def reach(segments: Sequence[Segment], start: int, limit: Limit) -> int:
-    """The last commit up to which the log after `start` fits the limit; the first one if none does."""
+    """The last commit such that the log from `start` to it fits the limit; the first commit if none does."""
     rows, nbytes = limit.rows or math.inf, limit.nbytes or math.inf
     reached = start
     for segment in segments:
@@ -92,10 +93,10 @@ def followed_part(
     followed: Mapping[TableName, Followed] | None,
     relabelled: Callable[[LogFile, TableName], LogFile],
 ) -> Segment:
-    """The segment with only the changes of the followed tables, each under the name it is followed by.
+    """The segment with only the changes of the followed tables, each table under the name it is followed by.
 
-    Capture runs ahead of what is planned, so it may have read log of a table that is not followed yet, or under a name
-    that the table has got since. `relabelled` makes a copy of a file for a table of another name."""
+    Capture reads ahead of planning. So it may have read the log of a table that is not followed yet, or have written it
+    under another name than the table is followed by. `relabelled` copies a file for another table name."""
     if followed is None:
         return segment
     names = {known.identity: table for table, known in followed.items() if known.identity}
@@ -121,7 +122,7 @@ def joined_holes(segments: Sequence[Segment]) -> Mapping[TableName, Sequence[Key
 
 
 def note_holes(holes: dict[TableName, list[Key] | None], schema: TableSchema, batch: pa.RecordBatch) -> None:
-    """Note the keys of created rows (moved there by a key update) whose log entry lacks a column."""
+    """Add the keys of rows that a key update created and whose log entry lacks a column."""
     unchanged = batch.column("_unchanged")
     if unchanged.null_count == len(unchanged):
         return
@@ -138,7 +139,7 @@ def note_holes(holes: dict[TableName, list[Key] | None], schema: TableSchema, ba
 
 
 def _has_plain_text(kind: pa.DataType) -> bool:
-    """Whether Arrow's text of a value of this type is one that the database reads as the same value."""
+    """Whether the database reads Arrow's text of a value of this type as the same value."""
     is_ = pa.types
     return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))
 
@@ -146,10 +147,10 @@ def _has_plain_text(kind: pa.DataType) -> bool:
 class OpenSegment:
     """The segment being written: a file per table and schema version."""
 
-    def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, place: str | None) -> None:
+    def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, coordinate: str | None) -> None:
         self._new_file = new_file
         self._start = start
-        self.place = place
+        self.coordinate = coordinate
         self._writers: dict[tuple[TableName, str, str], LogWriter] = {}
         self._commits: list[Commits] = []
         self._holes: dict[TableName, list[Key] | None] = {}
@@ -159,7 +160,7 @@ class OpenSegment:
         self._committed_at = 0
         self.dirty = False
         self.end: int | None = None
-        """Where it could be closed now: its last commit, or None inside a transaction."""
+        """The position of its last commit, where it can be closed; None inside a transaction."""
 
     @property
     def large(self) -> bool:
@@ -190,7 +191,7 @@ class OpenSegment:
         assert self.end is not None
         files = tuple(w.close() for w in self._writers.values())
         commits, committed_at = joined(self._commits), self._committed_at / 1e6
-        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self.place)
+        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self.coordinate)
 
     def abort(self) -> None:
         for writer in self._writers.values():
@@ -198,8 +199,10 @@ class OpenSegment:
 
 
 def same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:
-    """The staged chunks without those that were read under another schema than the log of their window shows: they
-    are read again, under the new one. A chunk that failed has no rows, so no schema, and stays failed."""
+    """The staged chunks, without those whose schema differs from the schema in the log of their window.
+
+    A chunk that is left out here is read again under the new schema. A failed chunk has no rows and so no schema: it
+    stays failed."""
     versions = defaultdict(set)
     for file in log:
         versions[file.table].add(file.version)

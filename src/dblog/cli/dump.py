@@ -19,7 +19,7 @@ from dblog.cli.program import (
     INTERRUPTED,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -78,7 +78,7 @@ def dump(
         typer.Option(metavar="SQL", help="Dump only the rows that meet this condition, in the database's SQL."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the dump ends, and show its progress.")] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,7 +96,7 @@ def dump(
             hint="dblog dump public.orders, or dblog dump --all",
         )
     request = read_request(", ".join(tables) if tables else None, list(_keys(keys, key, keys_file)), where)
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         if wait and not pipeline.running:
             state = pipeline.status()["state"]
             raise NotFound(

@@ -15,7 +15,7 @@ from dblog.cli.program import (
     DUMPS,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -48,12 +48,12 @@ def dumps(
     last: Annotated[
         int, typer.Option(min=0, metavar="N", help="List at most this many dumps that have ended; 0 lists all.")
     ] = 20,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
     """List the dumps with their state and progress; with an ID, show one in detail."""
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         found = [pipeline.dump(dump_id)] if dump_id is not None else pipeline.dumps()
     if as_json:
         print_json(found[0].to_json() if dump_id is not None else [d.to_json() for d in found])
@@ -179,12 +179,12 @@ def _table_progress(tables: Iterable[tuple[str, TableProgress]]) -> Table:
 def pause(
     dump_id: MaybeDumpId = None,
     everything: Annotated[bool, typer.Option("--all", help="Pause all dumps, and those requested later.")] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Pause a dump, or all dumps. Changes from the log are still delivered."""
-    _hold(dump_id, everything, True, place, name, as_json)
+    _hold(dump_id, everything, True, location, name, as_json)
 
 
 @app.command(epilog=examples("dblog resume 3", "dblog resume --all"), rich_help_panel=DUMPS)
@@ -193,23 +193,23 @@ def resume(
     everything: Annotated[
         bool, typer.Option("--all", help="Undo pause --all; dumps that were paused by their id stay paused.")
     ] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a paused dump, or all dumps, where they stopped."""
-    _hold(dump_id, everything, False, place, name, as_json)
+    _hold(dump_id, everything, False, location, name, as_json)
 
 
 def _hold(
-    dump_id: str | None, everything: bool, pausing: bool, place: str | None, name: str | None, as_json: bool
+    dump_id: str | None, everything: bool, pausing: bool, location: str | None, name: str | None, as_json: bool
 ) -> None:
     from dblog.state.requests import Wish
 
     if (dump_id is None) != everything:
         verb = "pause" if pausing else "resume"
         raise ConfigError("name one dump, or all of them", hint=f"dblog {verb} 3, or dblog {verb} --all")
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         if dump_id is not None:
             _say_wish(pipeline.wish(dump_id, Wish.pause if pausing else Wish.run), as_json)
             return
@@ -224,11 +224,11 @@ def _hold(
 
 
 @app.command(epilog=examples("dblog cancel 3"), rich_help_panel=DUMPS)
-def cancel(dump_id: DumpId, place: StatePlace = None, name: PipelineName = None, as_json: AsJson = False) -> None:
+def cancel(dump_id: DumpId, location: StoreLocation = None, name: PipelineName = None, as_json: AsJson = False) -> None:
     """Cancel a dump for good. Rows that it has delivered are not removed."""
     from dblog.state.requests import Wish
 
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         _say_wish(pipeline.wish(dump_id, Wish.cancel), as_json)
 
 

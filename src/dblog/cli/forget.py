@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dblog.cli.program import PIPELINE, AsJson, StatePlace, app, examples, print_json
+from dblog.cli.program import PIPELINE, AsJson, StoreLocation, app, examples, print_json
 from dblog.errors import StateError
 
 
@@ -17,7 +17,7 @@ from dblog.errors import StateError
 )
 def forget(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")],
-    store: StatePlace = None,
+    store: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove a pipeline from the state store: requests, settings, progress, events and status.

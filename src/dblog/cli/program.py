@@ -105,12 +105,12 @@ def examples(*lines: str) -> str:
 
 # -- options that several commands share ----------------------------------------------------------------------------
 
-StatePlace = Annotated[
+StoreLocation = Annotated[
     str | None,
     typer.Option(
         "--state",
         envvar="DBLOG_STATE",
-        metavar="PLACE",
+        metavar="LOCATION",
         help="Use this state store: a file, or sqlite:///file. Without it, one in your home directory.",
     ),
 ]
@@ -148,12 +148,12 @@ TablesOrFile = Annotated[str | None, _TABLES]
 
 
 @contextmanager
-def pipeline_of(place: str | None, name: str | None) -> Iterator[Pipeline]:
+def pipeline_of(location: str | None, name: str | None) -> Iterator[Pipeline]:
     """Open the state store and give the pipeline of this name, or the only one. Raises NotFound."""
     from dblog.state import open_store
     from dblog.state.pipeline import only_pipeline
 
-    with closing(open_store(place)) as store:
+    with closing(open_store(location)) as store:
         yield only_pipeline(store, name)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dblog.cli.flags import Format, config_of_flags
-from dblog.cli.program import PIPELINE, AsJson, StatePlace, UrlOrFile, app, examples, only_with_file
+from dblog.cli.program import PIPELINE, AsJson, StoreLocation, UrlOrFile, app, examples, only_with_file
 from dblog.cli.serve import Http, TokenVariable, token_of
 from dblog.cli.settings import pairs
 from dblog.errors import ConfigError
@@ -73,7 +73,7 @@ def run(
     name: Annotated[
         str | None, typer.Option("--pipeline", metavar="NAME", help="Name the pipeline; without it, after its slot.")
     ] = None,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     http: Http = None,
     token_env: TokenVariable = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's own output on standard error.")] = False,

@@ -10,7 +10,17 @@ import typer
 from rich.table import Table
 
 from dblog.cli.number_format import moment
-from dblog.cli.program import PIPELINE, AsJson, PipelineName, StatePlace, app, examples, output, pipeline_of, print_json
+from dblog.cli.program import (
+    PIPELINE,
+    AsJson,
+    PipelineName,
+    StoreLocation,
+    app,
+    examples,
+    output,
+    pipeline_of,
+    print_json,
+)
 from dblog.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -36,7 +46,7 @@ def schemas(
         tuple[str, str] | None,
         typer.Option("--diff", metavar="A B", help="Show what changed from schema version A to version B."),
     ] = None,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:

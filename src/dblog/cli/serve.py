@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dblog.cli.program import INTERRUPTED, PIPELINE, AsJson, StatePlace, app, examples, notes, print_line
+from dblog.cli.program import INTERRUPTED, PIPELINE, AsJson, StoreLocation, app, examples, notes, print_line
 from dblog.cli.signals import stopping
 from dblog.control.installed import check_installed
 from dblog.errors import ConfigError
@@ -32,7 +32,7 @@ TokenVariable = Annotated[
 def serve(
     http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen on this address.")] = "127.0.0.1:8080",
     token_env: TokenVariable = None,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API for the pipelines of a state store, until Ctrl-C or SIGTERM."""

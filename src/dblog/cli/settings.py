@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dblog.cli.program import PIPELINE, AsJson, PipelineName, StatePlace, app, examples, output, pipeline_of, print_json
+from dblog.cli.program import (
+    PIPELINE,
+    AsJson,
+    PipelineName,
+    StoreLocation,
+    app,
+    examples,
+    output,
+    pipeline_of,
+    print_json,
+)
 from dblog.errors import ConfigError
 
 
@@ -27,7 +37,7 @@ def set_settings(
         list[str] | None,
         typer.Argument(metavar="NAME=VALUE", help="Change this setting; without any, show all settings."),
     ] = None,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
@@ -39,7 +49,7 @@ def set_settings(
 
     given = pairs(changes or (), "a setting")
     read_settings(given)
-    with pipeline_of(place, name) as pipeline:
+    with pipeline_of(location, name) as pipeline:
         now = asdict(pipeline.change(given) if given else pipeline.settings())
     if as_json:
         print_json(now)

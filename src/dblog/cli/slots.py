@@ -15,7 +15,7 @@ from dblog.cli.program import (
     DATABASE,
     FAILED,
     AsJson,
-    StatePlace,
+    StoreLocation,
     Url,
     app,
     examples,
@@ -44,7 +44,7 @@ app.add_typer(slots, name="slots", rich_help_panel=DATABASE)
 def list_without_asking(
     ctx: typer.Context,
     url: Annotated[str | None, url_option("Connect to this source, if no command is given.")] = None,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
     """List the replication slots of a database, or drop one of DBLog's."""
@@ -52,7 +52,7 @@ def list_without_asking(
         return
     if url is None:
         raise ConfigError("the database is not named", hint="add --url, or set DBLOG_URL")
-    list_slots(url, place, as_json)
+    list_slots(url, location, as_json)
 
 
 @slots.command(
@@ -61,11 +61,11 @@ def list_without_asking(
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog slots list", "dblog slots list --json"
     ),
 )
-def list_slots(url: Url, place: StatePlace = None, as_json: AsJson = False) -> None:
+def list_slots(url: Url, location: StoreLocation = None, as_json: AsJson = False) -> None:
     """List the replication slots of a database, their readers, and how much log each keeps on the server."""
     with _slots(url) as there:
         found = there.list()
-    owners = {s: p.name for s, p in _owners(place).items()}
+    owners = {s: p.name for s, p in _owners(location).items()}
     if as_json:
         print_json([{**asdict(s), "ours": is_ours(s.name, owners), "pipeline": owners.get(s.name)} for s in found])
         return
@@ -85,7 +85,7 @@ def drop(
         typer.Option(metavar="NAME", help="Drop this publication with it; without it, the one with the slot's name."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    place: StatePlace = None,
+    location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
     """Drop a replication slot of DBLog's that no process reads, and its publication.
@@ -93,7 +93,7 @@ def drop(
     The stream that used it cannot go on from its checkpoint any more: it must dump the tables again.
     """
     with _slots(url) as there:
-        owners = _owners(place)
+        owners = _owners(location)
         if not is_ours(name, owners):
             raise SourceError(
                 f"replication slot {name!r} is not one of dblog's, as far as its name and the state store tell",
@@ -133,12 +133,12 @@ def is_ours(name: str, owners: dict[str, str] | dict[str, Pipeline]) -> bool:
     return name.startswith(OURS) or name in owners
 
 
-def _owners(place: str | None) -> dict[str, Pipeline]:
+def _owners(location: str | None) -> dict[str, Pipeline]:
     """The pipelines that the state store knows, by their slots."""
     from dblog.state import open_store
     from dblog.state.pipeline import Pipeline, pipelines
 
-    store = open_store(place)
+    store = open_store(location)
     known = [Pipeline(store, name) for name in pipelines(store)]
     return {slot: p for p in known if (slot := p.status().get("slot"))}
 

@@ -18,7 +18,7 @@ from dblog.cli.program import (
     PIPELINE,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     output,
@@ -38,7 +38,7 @@ REFRESH_SECONDS = 1.0
 @app.command(epilog=examples("dblog status", "dblog status --watch", "dblog status --json"), rich_help_panel=PIPELINE)
 def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:

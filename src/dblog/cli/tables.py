@@ -12,7 +12,7 @@ from dblog.cli.program import (
     PIPELINE,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -39,7 +39,7 @@ def tables(
         str | None,
         typer.Option("--tables", metavar="PATTERNS", help="With --url, show the tables that match, like 'public.*'."),
     ] = None,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,7 +15,7 @@ from dblog.cli.program import (
     PIPELINE,
     AsJson,
     PipelineName,
-    StatePlace,
+    StoreLocation,
     app,
     examples,
     notes,
@@ -70,7 +70,7 @@ def watch(
     ] = None,
     last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Print the last N events first.")] = 10,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Keep printing new events until Ctrl-C.")] = True,
-    store: StatePlace = None,
+    store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:

@@ -33,17 +33,17 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(address: str, place: str | None = None, token: str | None = None) -> None:
+def serve(address: str, location: str | None = None, token: str | None = None) -> None:
     """Serve the HTTP API of a state store until a signal stops the process."""
-    server, bound = _prepare(address, place, token)
+    server, bound = _prepare(address, location, token)
     with bound, suppress(KeyboardInterrupt):
         server.run(sockets=[bound])
 
 
 @contextmanager
-def serving(address: str, place: str | None = None, token: str | None = None) -> Iterator[str]:
+def serving(address: str, location: str | None = None, token: str | None = None) -> Iterator[str]:
     """Serve in a thread, and give the URL. Port 0 takes any free port."""
-    server, bound = _prepare(address, place, token)
+    server, bound = _prepare(address, location, token)
     with bound:
         host, port = bound.getsockname()[:2]
         thread = threading.Thread(target=server.run, args=([bound],), name="dblog-control", daemon=True)
@@ -83,9 +83,9 @@ def _listening(address: str, token: str | None) -> socket.socket:
     return _bind(host, port)
 
 
-def _prepare(address: str, place: str | None, token: str | None) -> tuple[_Server, socket.socket]:
+def _prepare(address: str, location: str | None, token: str | None) -> tuple[_Server, socket.socket]:
     bound = _listening(address, token)
-    app = create_app(lambda: open_store(place), token=token)
+    app = create_app(lambda: open_store(location), token=token)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
     return _Server(config, app.state.hub), bound
 

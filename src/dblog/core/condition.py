@@ -1,6 +1,7 @@
-"""SQL that people write, a dump's condition and the probe: nothing that could leave the parentheses around it.
+"""Checks of SQL that users write: the condition of a dump and the probe.
 
-Such a text runs as part of one statement of ours, in a read-only transaction that it cannot end.
+Such a text runs inside parentheses in a statement of ours, in a read-only transaction. The checks refuse everything
+that could end the parentheses, the statement or the transaction.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ _LIMITS = "no ; $ \\ or comments outside of quotes"
 
 
 def check_condition(text: str) -> None:
-    """Raise ConfigError unless the text stays within parentheses that are put around it. Whether it means anything
-    is for the database to say."""
+    """Raise ConfigError unless the text stays inside parentheses that are put around it. The database decides whether
+    it is valid SQL."""
     _check(text, "condition", f"write one expression like customer_id = 7 AND state <> 'done'; {_LIMITS}")
 
 
 def probe_statement(text: str) -> str:
-    """The statement that asks a probe. As a subquery the probe can neither end the transaction it runs in nor change
-    its mode, and the server refuses there what changes rows or writes a file. Raises ConfigError."""
+    """The statement that runs a probe. Raises ConfigError.
+
+    The probe is a subquery: it can neither end its transaction nor change the mode of it, and the server refuses
+    subqueries that change rows or write files."""
     query = text.strip().removesuffix(";")
     _check(query, "probe", f"write one query like SELECT count(*) FROM jobs WHERE state = 'new'; {_LIMITS}")
     return f"select * from ({query}) as probe"

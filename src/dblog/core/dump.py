@@ -1,8 +1,8 @@
-"""Dumps: which part of which table comes next, and how large a chunk may be.
+"""Dumps: which part of which table is read next, and how large a chunk may be.
 
-A dump of a table is a cursor that moves from its first key to the greatest key of the moment it began. Keys are
-texts that only the database compares; here they are only handed around. A dump is the stream's own (`initial`,
-`repair`) or somebody's request, and may have cursors on several tables.
+The dump of a table is a cursor. It moves from the first key to the key that was the greatest when the dump began. Keys
+are texts that only the database compares; this module only passes them on. A dump is the stream's own (`initial`,
+`repair`) or a request, and may have cursors on several tables.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ OWN = (INITIAL, REPAIR)
 """Dumps that nobody requested."""
 
 REPAIR_LIMIT = 1000
-"""More incomplete rows than this waiting, and the whole table is dumped again."""
+"""How many incomplete rows of a table may wait for their repair. With more, the whole table is dumped again."""
 
 KEYS_PER_CHUNK = 1000
+"""How many keys one chunk selects at most, when it selects single keys."""
 
 NO_ROWS = "1 = 0"
-"""A condition that no row fulfils, in the SQL of every database. Of an empty table a chunk with this condition is read:
-it has no rows but the table's columns, so that a sink can make the table."""
+"""A condition that no row fulfils, in the SQL of every database. An empty table is dumped as one chunk with this
+condition: it has the table's columns and no rows, so that a sink can create the table."""
 
 _NO_RANGE: Key = ()
+"""As `after` and `upto` of a cursor: it has no range of keys to read, only the extents in `again`."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What is known of a chunk's staged file."""
+    """A chunk's staged file, without its rows."""
 
     stamp: str
     rows: int
@@ -47,7 +49,7 @@ class Staged:
     version: str = ""
     """The schema the rows were read under."""
     failed: str | None = None
-    """Why the chunk cannot be read, now or later."""
+    """Why the chunk can never be read; None if it was read."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +63,19 @@ class Pace:
     seconds: float = 0.5
     """How long one chunk's select should take."""
     most: int = 500_000
-    """No chunk has more rows."""
+    """The most rows that a chunk may have."""
 
     FIRST_ROWS = 20_000
+    """Rows of the first chunk of a cursor, before any select was measured."""
     LEAST_ROWS = 1_000
+    """The fewest rows that the size of chunks is adapted to: smaller selects cost more than they spare."""
 
     @property
     def first_rows(self) -> int:
         return min(self.rows or self.FIRST_ROWS, self.most)
 
     def next_rows(self, rows: int, measured: Iterable[Staged]) -> int:
-        """The next chunk's size, from how long the last full chunks of this cursor took."""
+        """The number of rows of the next chunk, given how long the last full chunks of this cursor took."""
         if self.rows is not None:
             return min(self.rows, self.most)
         full = [s for s in measured if s.rows * 2 >= rows]
@@ -84,10 +88,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Orders:
-    """What people want of the dumps, as it is known when a batch is planned."""
+    """What people want of the dumps, as known when a batch is planned."""
 
     wanted: tuple[TableName, ...] = ()
-    """Tables that must have had their first dump."""
+    """Tables that need an initial dump if they have not had one."""
     new: tuple[Cursor, ...] = ()
     """The cursors of the requests that are taken now."""
     taken: Taken | None = None
@@ -96,7 +100,7 @@ class Orders:
     """Dumps that are paused."""
     cancelled: frozenset[str] = field(default_factory=frozenset)
     away: frozenset[TableName] = field(default_factory=frozenset)
-    """Tables that do not have their names now: the stream's own dumps of them wait."""
+    """Tables that are away: the stream's own dumps of them wait."""
 
     def waits(self, cursor: Cursor) -> bool:
         return cursor.dump in OWN and cursor.table in self.away
@@ -106,10 +110,10 @@ _NO_ORDERS = Orders()
 
 
 class Boundaries(Protocol):
-    """What the database says about a table's keys. Raises TableUnreadable when the table can never be read."""
+    """A table's keys, asked of the database. Every method raises TableUnreadable when the table can never be read."""
 
     def key(self, table: TableName) -> str:
-        """Names the table's primary key: its columns and their types."""
+        """A text that identifies the table's primary key: its columns and their types."""
         ...
 
     def last_key(self, table: TableName) -> Key | None:
@@ -117,13 +121,13 @@ class Boundaries(Protocol):
         ...
 
     def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
-        """Up to `count` keys, `rows` rows apart, that cut `(after, upto]` into chunks; the last one is `upto` itself
-        when the range ends within them."""
+        """Up to `count` keys that cut `(after, upto]` into chunks of `rows` rows. The last key is `upto` itself if the
+        whole range is cut."""
         ...
 
 
 def of_keys(dump: str, table: TableName, keys: Sequence[Key], key: str, pace: Pace) -> Cursor:
-    """A cursor over nothing but these keys."""
+    """A cursor that reads these keys only."""
     portions = [tuple(keys[i : i + KEYS_PER_CHUNK]) for i in range(0, len(keys), KEYS_PER_CHUNK)]
     return _only(Cursor(dump, table, pace.first_rows, key=key), (Extent(keys=p) for p in portions))
 
@@ -131,8 +135,10 @@ def of_keys(dump: str, table: TableName, keys: Sequence[Key], key: str, pace: Pa
 def ordered(
     dumps: Sequence[Cursor], known: Sequence[TableName], orders: Orders, pace: Pace
 ) -> tuple[tuple[Cursor, ...], tuple[TableName, ...]]:
-    """The cursors and known tables after the orders: every wanted table that is not known yet is given its first
-    dump, the requests are taken, and what is cancelled is gone."""
+    """The cursors and the known tables after the orders are carried out.
+
+    Every wanted table that is not known yet gets its initial dump, the new requests get cursors, and cancelled dumps
+    lose theirs."""
     new = [t for t in orders.wanted if t not in set(known)]
     cursors = [*dumps, *(Cursor(INITIAL, table, pace.first_rows) for table in new)]
     for cursor in orders.new:
@@ -143,9 +149,10 @@ def ordered(
 
 
 def _shared(cursors: Sequence[Cursor], new: Cursor) -> list[Cursor]:
-    """The cursors with a request. One for a whole table shares what another dump still has to read of it, and reads by
-    itself only what lies before that and what has come behind it since: one pass over the table, from where the other
-    is."""
+    """The cursors, with the cursor of a request added.
+
+    A request for a whole table shares the range that another dump of the table has still to read. By itself it reads
+    only the keys before that range, and the keys after it that were inserted since. So both together cost one pass."""
     whole = new.where is None and new.failed is None and new.upto is None
     at = next((i for i, c in enumerate(cursors) if whole and c.table == new.table and _is_range(c)), None)
     if at is None:
@@ -185,7 +192,7 @@ def read_again(dumps: Sequence[Cursor], lost: Iterable[Chunk], pace: Pace) -> tu
 
 
 def failed(dumps: Sequence[Cursor], chunks: Mapping[Chunk, str], pace: Pace) -> tuple[Cursor, ...]:
-    """The cursors, with the dumps of tables ended that cannot be read for the given reasons."""
+    """The cursors, where those of the unreadable chunks' tables are marked as failed for the given reasons."""
     result = list(dumps)
     for chunk, reason in chunks.items():
         if _index(result, chunk) is None:
@@ -195,7 +202,7 @@ def failed(dumps: Sequence[Cursor], chunks: Mapping[Chunk, str], pace: Pace) -> 
 
 
 def begun_again(dumps: Sequence[Cursor], tables: Collection[TableName]) -> tuple[Cursor, ...]:
-    """The cursors, with the stream's own dumps of these tables that have failed begun anew. A request that shared one
+    """The cursors, where the stream's own failed dumps of these tables start again. A request that shared such a dump
     stays failed."""
     result: list[Cursor] = []
     for c in dumps:
@@ -223,7 +230,7 @@ def _index(dumps: Sequence[Cursor], chunk: Chunk) -> int | None:
 def repaired(
     dumps: Sequence[Cursor], holes: Mapping[TableName, Sequence[Key] | None], pace: Pace
 ) -> tuple[Cursor, ...]:
-    """The cursors, with the rows that the log left incomplete added; a table with too many is dumped whole."""
+    """The cursors, with the repair of incomplete rows added. A table with too many of them is dumped whole."""
     result = tuple(dumps)
     for table, keys in holes.items():
         waiting = sum(len(e.keys) for c in result if (c.dump, c.table) == (REPAIR, table) for e in c.again)
@@ -244,13 +251,14 @@ def next_round(
 ) -> tuple[tuple[Chunk, ...], tuple[Cursor, ...]]:
     """The chunks to read now and the cursors that remain.
 
-    Every dump gets its share of the round, and what is left over goes to who comes first. A dump that got nothing
-    comes first next time; within a dump one table follows the other.
+    Every dump gets an equal share of the round's chunks. The remaining chunks go to the first dumps in the list. A dump
+    that got none comes first in the next round. The tables of one dump are read one after the other.
 
-    The chunk of an empty table costs nothing and counts for nothing.
+    The chunk of an empty table costs nothing and does not count.
 
-    Chunks of one round must not overlap: a batch would deliver a key's state twice. So a round takes from a table
-    either one extent that is read again or ranges of one cursor; who had to wait for that comes first next time.
+    Chunks of one round must not overlap, because the batch would deliver a key twice. So a round reads from one table
+    either one extent of `again` or ranges of one cursor. A cursor that had to wait for this comes first in the next
+    round.
     """
     chunks: list[Chunk] = []
     cursors = list(dumps)
@@ -258,7 +266,7 @@ def next_round(
         i for i, c in enumerate(cursors) if not set(c.dumps) <= orders.held and c.failed is None and not orders.waits(c)
     ]
     share = -(-pace.chunks // max(1, len({cursors[i].dump for i in runs})))
-    owner: dict[TableName, int | None] = {}  # whose ranges a round takes from a table; None for an extent read again
+    owner: dict[TableName, int | None] = {}  # the cursor whose ranges are read; None for an extent of `again`
     given: Counter[str] = Counter()
 
     def take(i: int, extent: Extent) -> None:
@@ -307,8 +315,8 @@ def next_round(
 
 
 def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
-    """The cursor with its upper bound fixed; with nothing but a chunk without rows when the table is empty; from the
-    beginning if the table has another primary key than it had."""
+    """The cursor, ready to read: its upper bound is fixed. An empty table gets a chunk without rows only. A table with
+    a new primary key is read from its beginning."""
     key = boundaries.key(cursor.table)
     if cursor.key not in (None, key):
         if cursor.dump != REPAIR and any(e.keys for e in cursor.again):
@@ -324,7 +332,7 @@ def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
 
 
 def _first(again: Sequence[Extent]) -> tuple[Extent, tuple[Extent, ...]]:
-    """The extent to read first, and the rest: single rows together, else one range."""
+    """The extent to read first, and the others. All single keys together come first, then one range at a time."""
     single = [e for e in again if e.keys]
     if not single:
         return again[0], tuple(again[1:])
@@ -335,5 +343,5 @@ def _first(again: Sequence[Extent]) -> tuple[Extent, tuple[Extent, ...]]:
 
 
 def _only(cursor: Cursor, extents: Iterable[Extent]) -> Cursor:
-    """The cursor, over nothing but these extents."""
+    """The cursor, with these extents and nothing else to read."""
     return replace(cursor, after=_NO_RANGE, upto=_NO_RANGE, again=tuple(extents))

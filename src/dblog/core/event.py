@@ -30,15 +30,15 @@ class Op(IntEnum):
 
 @cache
 def op_names() -> pa.Array:
-    """By number. Made when it is needed: the first array that is made loads pandas, and most processes make none."""
+    """The operations' names, by number. Made on first use, because the first Arrow array of a process loads pandas."""
     return pa.array([op.name for op in Op])
 
 
 DUMP_SEQ = 2**31 - 1
-"""The ordinal of a dump row: after every log event at the same position."""
+"""`_seq` of a dump row: greater than that of every log event at the same position."""
 
 EMPTIED_SEQ = DUMP_SEQ - 1
-"""The ordinal of a truncate that ends a batch: after every log event of the batch, before its dump rows."""
+"""`_seq` of a truncate that ends a batch: after every log event of the batch, before its dump rows."""
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 
@@ -61,7 +61,7 @@ DELIVERED_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_schema", pa.string()),
     pa.field("_unchanged", pa.list_(pa.string())),
 )
-"""Metadata that every delivered row ends with, whatever it looks like otherwise."""
+"""Metadata at the end of every delivered row, typed or envelope."""
 
 BEFORE = "_before"
 """The old row as a struct of the table's columns, after the table's columns; only when asked for."""
@@ -69,7 +69,7 @@ BEFORE = "_before"
 RESERVED = frozenset({"_op", BEFORE, *(field.name for field in DELIVERED_FIELDS)})
 """Names that no column of a table may have."""
 WHOLE = "_whole"
-"""One more in a pipeline, where a batch is brought to one row for each key (`sinks.net`)."""
+"""One more reserved name, used by pipelines that reduce a batch to one row per key (`sinks/net_effect.py`)."""
 
 
 def truncation(

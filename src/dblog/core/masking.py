@@ -1,4 +1,4 @@
-"""Masking: texts for people without the secrets in them."""
+"""Masking: replace secrets in texts that people see."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "***"
 LONG = 8
-"""Characters from which on a secret is masked wherever its letters are. A shorter one may be part of many words: it is
-masked where it stands alone."""
+"""Length from which a secret is masked everywhere, also inside of words. A shorter secret may be part of ordinary
+words, so it is masked only where it stands alone."""
 
 _LOGIN = re.compile(r"\w+://[^/@:\s]*:([^@\s]+)@")
 """The password of a URL."""
 _BEFORE = r"(?:(?<!\w)|(?<=\\[nrt]))"
-"""The start of a word: no word before it, or the end of an escaped line."""
+"""The start of a word: no letter before it, or an escaped line end."""
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:

@@ -1,16 +1,17 @@
 """The offset: the whole state of the algorithm, written by Spark into its checkpoint with every batch.
 
     position   the log is delivered up to here
-    place      the same in terms that another server of the cluster understands, where the source has such
+    coordinate the same in terms that another server of the cluster understands, where the source has such; the JSON key
+               is `place`
     emit       chunks whose rows this batch delivers, each pinned to the staged file that was read inside its window
     read       chunks selected while this batch runs; the next batch ends their window
     dumps      one cursor per table that is being dumped, or whose dump has just failed
     suspects   transactions the log has shown committed that a select might not see yet (the visibility barrier)
     tables     tables whose first dump has been requested, so that a table added later gets one too
     followed   tables whose log is delivered after this offset, and what each of them is known by
-    emptied    tables that this batch ends by emptying: they are gone, or other rows have taken their place
+    emptied    tables that this batch empties at its end: they are gone, or have got other rows
     taken      the last dump request that has become cursors: none is taken twice
-    tally      what the dumps that run have delivered before this batch, for people
+    tally      what the running dumps had delivered before this batch, for the status
 
 Its size grows with the number of tables, never with the number of chunks or rows.
 """
@@ -62,7 +63,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far the dump of one table has been handed out in chunks."""
+    """How far the dump of one table has got: up to which key its chunks were planned."""
 
     dump: str
     table: TableName
@@ -70,17 +71,17 @@ class Cursor:
     """Rows to put into the next chunk."""
     after: Key | None = None
     upto: Key | None = None
-    """The greatest key when the dump began, or None until it has: later rows arrive by the log."""
+    """The greatest key when the dump began; None until it begins. Rows inserted later come through the log."""
     again: tuple[Extent, ...] = ()
-    """Extents to read before going on: lost chunks, requested keys, rows that the log left incomplete."""
+    """Extents to read first: lost chunks, requested keys, rows that the log left incomplete."""
     where: str | None = None
     """Only rows that fulfil this condition."""
     key: str | None = None
-    """The primary key it counts in. When the table gets another one, the dump of the table begins anew."""
+    """The primary key that `after` and `upto` are values of. If it changes, the dump of the table starts again."""
     failed: str | None = None
-    """Why the dump of the table has ended without reaching its end. Such a cursor stays for one batch."""
+    """Why the dump of the table failed. A failed cursor stays for one batch."""
     also: tuple[str, ...] = ()
-    """Other dumps that its chunks count for: requests for the whole table that came while it was under way."""
+    """Other dumps that its chunks count for: requests for the whole table that came while it was running."""
 
     @property
     def dumps(self) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a dump has delivered of a table, and what it dropped because the log had it newer."""
+    """How many rows of a table a dump has delivered, and how many it dropped because the log had newer ones."""
 
     dump: str
     table: TableName
@@ -114,14 +115,14 @@ class Followed:
     """What the source knows a followed table by. Only the source reads these texts."""
 
     identity: str = ""
-    """The table itself, whatever its name is now; empty where the log knows tables by nothing but their names."""
+    """Identifies the table under any name (PostgreSQL's OID). Empty where the log knows tables by their names only."""
     state: str = ""
-    """A fingerprint of what gives a table rows, or takes them away, without a word in the log."""
+    """A fingerprint of what adds or removes rows without an entry in the log, like the list of partitions."""
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Where a batch ends. The default is the constant offset in front of the first batch."""
+    """Where a batch ends. The default value is the offset before the first batch."""
 
     position: int | None = None
     emit: tuple[Chunk, ...] = ()
@@ -131,11 +132,11 @@ class Offset:
     tables: tuple[TableName, ...] = ()
     taken: Taken | None = None
     tally: tuple[Tally, ...] = ()
-    place: str | None = None
+    coordinate: str | None = None
     followed: Mapping[TableName, Followed] | None = None
-    """None in an offset of a version that did not write it: the log of all captured tables is delivered."""
+    """None in an offset of a version that did not write it. Then the log of all captured tables is delivered."""
     emptied: Mapping[TableName, str] = field(default_factory=dict)
-    """The schema of each, as a text of the spool's: a batch that is repeated must not ask the source again."""
+    """The schema of each emptied table, as the spool's text. A repeated batch must not ask the source for it again."""
 
     @property
     def dumping(self) -> bool:
@@ -146,8 +147,8 @@ class Offset:
         data: dict[str, Any] = {"v": VERSION}
         if self.position is not None:
             data["pos"] = self.position
-        if self.place is not None:
-            data["place"] = self.place
+        if self.coordinate is not None:
+            data["place"] = self.coordinate
         if self.emit:
             data["emit"] = [_chunk_to_json(c) for c in self.emit]
         if self.read:
@@ -185,14 +186,14 @@ class Offset:
             tables=tuple(TableName(*t) for t in data.get("tables", ())),
             taken=Taken(*data["taken"]) if "taken" in data else None,
             tally=tuple(Tally(dump, TableName(*t), *counts) for dump, t, *counts in data.get("tally", ())),
-            place=data.get("place"),
+            coordinate=data.get("place"),
             followed=_followed_from_json(data.get("followed")),
             emptied={TableName(*t): schema for *t, schema in data.get("emptied", ())},
         )
 
 
 def pinned(chunk: Chunk, stamp: str) -> Chunk:
-    """The chunk, tied to the staged file with this stamp."""
+    """The chunk, pinned to the staged file with this stamp."""
     return replace(chunk, stamp=stamp)
 
 

@@ -41,7 +41,7 @@ class TableSchema:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     identity: str = field(default="", compare=False)
-    """What the log knows the table by, whatever its name; empty where that is nothing but its name."""
+    """Identifies the table in the log under any name. Empty where the log knows tables by their names only."""
 
     @cached_property
     def version(self) -> str:

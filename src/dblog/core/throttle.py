@@ -1,6 +1,6 @@
-"""The throttle: how much dumps may ask of the source database. All of it can be changed while a stream runs.
+"""The throttle: how much load dumps may put on the source database. Every setting can be changed while a stream runs.
 
-`Throttle` is what people set; `Governor` says when the next round may open. Pure: it is told the time.
+`Throttle` holds the settings; `Governor` decides when the next round may open. The time is an argument.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _read(setting: Setting, value: Any) -> Any:
 
 
 PENALTY_SECONDS, MOST_PENALTY_SECONDS = 1.0, 60.0
-"""How long no round opens after a select that took too long; doubled each time it happens again."""
+"""How long no round opens after a select that took too long, in seconds: the first time, and at most. Each further slow
+round doubles it."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,14 @@ class Load:
     """How busy the source is."""
 
     lag_seconds: float | None = None
-    """How long after its commit a transaction was captured."""
+    """Seconds from the commit of the last transaction to its capture."""
     probe: float | None = None
     trouble: str | None = None
-    """Why the probe gave nothing."""
+    """Why the probe returned no number."""
 
 
 class Governor:
-    """Says when the next round may open. Times are of one steady clock."""
+    """Decides when the next round may open. All times are in seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._opened = 0.0
@@ -118,11 +119,11 @@ class Governor:
         self._why = ""
 
     def opened(self, now: float) -> None:
-        """A round opens."""
+        """Note that a round opens now."""
         self._opened = now
 
     def read(self, throttle: Throttle, now: float, rows: int, slowest: float) -> None:
-        """The round was read: so many rows, and its slowest select took so long."""
+        """Note that the round was read: its number of rows, and the seconds of its slowest select."""
         self._free_at = now + throttle.delay_seconds
         if throttle.rows_per_second is not None:
             self._paid_until = max(self._paid_until, self._opened) + rows / throttle.rows_per_second

@@ -7,9 +7,9 @@ The DBLog paper's Algorithm 1, with one watermark at each batch boundary instead
     batch i+1 delivers the log between w[i] and w[i+1], then the rows of
     round i whose keys do not occur in that log                                (steps 5 to 7)
 
-`plan` makes the offset that ends a batch. `survivors` is the anti-join. `complete` rescues column values that the
-log left out and that a dropped chunk row still has. All three are pure: what the database and the spool said is
-their argument.
+`plan` makes the offset that ends a batch. `survivors` is the anti-join. `complete` takes column values that the log
+left out from chunk rows that are dropped. All three are pure functions of what the database and the spool have
+returned.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Mark:
     suspects: tuple[int, ...] = ()
     """Transactions shown by the log up to here that a select started now might not see."""
     holes: Mapping[TableName, Sequence[Key] | None] = field(default_factory=dict)
-    """Keys of rows that the batch's log leaves incomplete in a way no sink can make up for; None for very many."""
-    place: str | None = None
+    """Keys of rows that the batch's log leaves incomplete, so that no sink can complete them; None for very many."""
+    coordinate: str | None = None
     """The position in terms that another server of the cluster understands."""
 
 
@@ -56,14 +56,14 @@ def plan(
 ) -> Offset:
     """The offset that ends the batch after `start`.
 
-    `staged` holds what is on the spool for the chunks of `start`; `orders` what people want of the dumps; `tally` what
-    the dumps have delivered up to `start`.
+    `staged` has the staged files of the chunks of `start`, `orders` what people want of the dumps, and `tally` what the
+    dumps have delivered up to `start`.
 
     1. `mark` is the high watermark of the round of `start`: its chunks are emitted, each pinned to its staged file.
-    2. A chunk that is not there (any more) is read again in a later round: twice is harmless, never is not. One that
-       can never be read ends the dump of its table.
-    3. Unless a select might miss what the log has shown (the visibility barrier), `mark` is also the low watermark
-       of a new round.
+    2. A chunk without a staged file is read again in a later round: rows delivered twice do no harm, missing rows do.
+       A chunk that can never be read ends the dump of its table.
+    3. `mark` is also the low watermark of a new round, unless a select might miss what the log has shown (the
+       visibility barrier).
     """
     # 1. the round of the start offset ends here
     if start.read and mark.token is None:
@@ -83,12 +83,12 @@ def plan(
     going = {(d, c.table) for c in (*emit, *read) for d in c.dumps} | {(d, c.table) for c in dumps for d in c.dumps}
     kept = tuple(t for t in tally if (t.dump, t.table) in going)
     taken = orders.taken or start.taken
-    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, taken, kept, mark.place)
+    return Offset(mark.position, emit, read, dumps, mark.suspects, tables, taken, kept, mark.coordinate)
 
 
 def _resized(cursor: Cursor, emit: Sequence[Chunk], staged: Mapping[str, Staged], pace: Pace) -> Cursor:
     mine = [staged[c.id] for c in emit if (c.dump, c.table) == (cursor.dump, cursor.table) and not c.extent.keys]
-    if cursor.where is not None:  # the select has looked at more rows than it gave
+    if cursor.where is not None:  # the select has read more rows than it returned
         mine = [replace(s, rows=cursor.rows) for s in mine]
     return replace(cursor, rows=pace.next_rows(cursor.rows, mine))
 
@@ -116,12 +116,12 @@ def complete(
     chunks: Sequence[pa.Table],
     others: Sequence[pa.RecordBatch] = (),
 ) -> Sequence[pa.RecordBatch]:
-    """The changes, with values the log left out filled from chunk rows of the window before those are dropped.
+    """The changes, with values that the log left out taken from chunk rows of the window.
 
-    A chunk row was read at an unknown moment of the window, so its value is the event's value only if the window
-    never changed it: every change of the key is an update, and none carries the column. Otherwise the value has been
-    or will be delivered by the log (or is a hole that `plan` repairs). `others` are changes of the window that are
-    not to be completed here but count for that.
+    A chunk row was read at an unknown moment of the window. So its value is the event's value only if nothing in the
+    window changed it: every change of the key is an update, and none of them has the column. In all other cases the log
+    has delivered the value or will deliver it, or it is a hole that `plan` repairs. `others` are further changes of the
+    window: they are not completed, but they count for this rule.
     """
     rescuable = [_rescuable(changes, key, chunk) for chunk in chunks]
     rows = {_identity(row, key): row for found in rescuable for row in found.to_pylist()}
@@ -136,7 +136,7 @@ _Row = Mapping[str, Any]
 
 
 def _identity(row: _Row, key: Sequence[str]) -> _Identity:
-    """The row's key as something that equals itself (a NaN does not)."""
+    """The row's key as text, because a NaN does not equal itself."""
     return tuple(repr(row[k]) for k in key)
 
 
@@ -157,8 +157,8 @@ def _rescuable(changes: Sequence[pa.RecordBatch], key: Sequence[str], chunk: pa.
 
 
 def _left_out(changes: Sequence[pa.RecordBatch], key: Sequence[str], rows: pa.Table) -> dict[_Identity, set[str]]:
-    """For the key of each of the rows, the columns that no change of the window carries; none of them when the row
-    was created or deleted in the window."""
+    """For the key of each row, the columns that no change of the window has. No column at all if the window creates or
+    deletes the row."""
     left_out: dict[_Identity, set[str]] = {}
     for batch in changes:
         about = batch.filter(matches(key_columns(batch, key), key_columns(rows, key)))
@@ -172,7 +172,7 @@ def _left_out(changes: Sequence[pa.RecordBatch], key: Sequence[str], rows: pa.Ta
 def _filled(
     batch: pa.RecordBatch, key: Sequence[str], rows: Mapping[_Identity, _Row], left_out: Mapping[_Identity, set[str]]
 ) -> pa.RecordBatch:
-    """The batch with what the rows know put in, and `_unchanged` shortened accordingly."""
+    """The batch with the values of the rows filled in. The filled columns are removed from `_unchanged`."""
     fills: dict[str, dict[int, Any]] = {}
     incomplete = np.flatnonzero(pc.is_valid(batch.column("_unchanged")).to_numpy(zero_copy_only=False))
     changes = batch.select(["_unchanged", *key]).take(pa.array(incomplete)).to_pylist()
@@ -201,9 +201,8 @@ def _replaced(column: pa.Array, values: Mapping[int, Any]) -> pa.Array:
 def matches(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.BooleanArray:
     """For each row, whether its key is among `keys`; both are lists of key columns, in the same order.
 
-    Keys are equal when they are the same value of the same type, not when the database's collation calls them equal.
-    That is enough: a version of a row that a change of the window replaces is named by that change with exactly the
-    value it had, as the old key or as the new one.
+    Keys are compared as values, not by the database's collation. That is enough: a change that replaces a version of a
+    row has exactly the key of that version, as its old key or as its new one.
     """
     if len(rows) == 1 and not pa.types.is_nested(rows[0].type):
         return pc.is_in(rows[0], value_set=keys[0])
@@ -211,7 +210,7 @@ def matches(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.BooleanArr
 
 
 def _matches_encoded(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.BooleanArray:
-    """Composite keys: give every distinct key a number, column by column, and compare the numbers."""
+    """The same for composite keys: every distinct key gets a number, column by column, and the numbers are compared."""
     size = len(rows[0])
     codes = np.zeros(size + len(keys[0]), np.int64)
     for mine, theirs in zip(rows, keys, strict=True):
@@ -222,7 +221,7 @@ def _matches_encoded(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.B
 
 
 def _hashable(column: pa.Array) -> pa.Array:
-    """The column, or for types Arrow cannot hash, an equal text for equal values."""
+    """The column itself, or its values as text if Arrow cannot hash the type."""
     if pa.types.is_nested(column.type):
         return pa.array([repr(v) for v in column.to_pylist()], pa.string())
     return column

@@ -65,7 +65,7 @@ POSTGRES = Entry(
     "postgresql://user:password@host:5432/database",
     options=("publication", "arrays"),
     source="dblog.sources.postgres.family:FAMILY",
-    target="dblog.sinks.sql.postgres:Postgres",
+    target="dblog.sinks.sql.postgres:PostgresTarget",
 )
 MYSQL = Entry(
     "MySQL and MariaDB",
@@ -73,7 +73,7 @@ MYSQL = Entry(
     "mysql://user:password@host:3306/database",
     options=("serverId", "dates"),
     source="dblog.sources.mysql.family:FAMILY",
-    target="dblog.sinks.sql.mysql:MySQL",
+    target="dblog.sinks.sql.mysql:MySQLTarget",
 )
 _ENTRIES: dict[str, Entry] = {scheme: entry for entry in (POSTGRES, MYSQL) for scheme in entry.schemes}
 """By scheme: those of dblog, and those that `register` has added to this process."""

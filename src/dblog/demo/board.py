@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dblog.demo.shop import ShopTable
-from dblog.demo.streams import Progress
+from dblog.demo.streams import DemoProgress
 from dblog.demo.verify import Difference
 
 LINE_SECONDS = 5.0
@@ -85,7 +85,7 @@ class Watch:
         self._next_line = time.monotonic()
 
     def show(
-        self, state: str, progress: Mapping[str, Progress], lags: Mapping[str, float], *, last: bool = False
+        self, state: str, progress: Mapping[str, DemoProgress], lags: Mapping[str, float], *, last: bool = False
     ) -> None:
         if self._live is not None:
             self._live.update(self._table(state, progress, lags), refresh=True)
@@ -94,14 +94,14 @@ class Watch:
             for table in (t for t in self._tables if t.name in progress):
                 self._console.print(Text(self._line(table, progress, lags)), soft_wrap=True)
 
-    def _line(self, table: ShopTable, progress: Mapping[str, Progress], lags: Mapping[str, float]) -> str:
+    def _line(self, table: ShopTable, progress: Mapping[str, DemoProgress], lags: Mapping[str, float]) -> str:
         now = progress[table.name]
         return (
             f"   {table.name:<12} {_done(table, now):>4.0%} dumped ({now.dumped} rows, {now.windows} windows, "
             f"{now.dropped} stale rows dropped), {now.events} log events, lag {lags[table.name]:.1f} s"
         )
 
-    def _table(self, state: str, progress: Mapping[str, Progress], lags: Mapping[str, float]) -> RenderableType:
+    def _table(self, state: str, progress: Mapping[str, DemoProgress], lags: Mapping[str, float]) -> RenderableType:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", caption=state, caption_justify="left")
         table.add_column("table", min_width=11)
         table.add_column("dump", min_width=20)
@@ -119,7 +119,7 @@ class Watch:
         return Padding(table, (1, 0, 1, 3))
 
 
-def _done(table: ShopTable, progress: Progress) -> float:
+def _done(table: ShopTable, progress: DemoProgress) -> float:
     """How much of the table is dumped. Rows dropped as stale are read too; rows deleted meanwhile never are."""
     if not progress.dumping:
         return 1.0

@@ -19,7 +19,7 @@ from rich.console import Console
 from dblog.demo.board import Board, Watch
 from dblog.demo.database import DATABASES, Database
 from dblog.demo.shop import SHOPPERS, Shop, ShopTable
-from dblog.demo.streams import LogEnd, Progress, Stream
+from dblog.demo.streams import DemoProgress, DemoStream, LogEnd
 from dblog.demo.verify import Findings, examine
 from dblog.errors import ConfigError, DBLogError
 from dblog.spark.java import check_java
@@ -72,8 +72,8 @@ def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitSt
     stack.callback(shop.close)
     board.say(f"   {SHOPPERS} shoppers change the tables, and one stream per table dumps and follows them")
 
-    def start(table: ShopTable) -> Stream:
-        stream = Stream(spark, database.url, table, work, result)
+    def start(table: ShopTable) -> DemoStream:
+        stream = DemoStream(spark, database.url, table, work, result)
         stack.callback(stream.stop)
         return stream
 
@@ -108,12 +108,12 @@ class _Delivery:
 
     def __init__(self, shop: Shop, end: LogEnd, watch: Watch) -> None:
         self._shop = shop
-        self._streams: list[Stream] = []
+        self._streams: list[DemoStream] = []
         self._end = end
         self._watch = watch
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, DemoProgress] = {}
 
-    def wait(self, start: Callable[[ShopTable], Stream], seconds: float) -> Mapping[str, Progress]:
+    def wait(self, start: Callable[[ShopTable], DemoStream], seconds: float) -> Mapping[str, DemoProgress]:
         """Start the streams, let the shop stay open for a while, close it and wait for the rest; what was done."""
         for table in self._shop.tables:
             # one after the other: Spark gives each only seconds to start its processes, which need the processor

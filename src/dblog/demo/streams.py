@@ -27,7 +27,7 @@ PARALLELISM = 2
 
 
 @dataclass(frozen=True)
-class Progress:
+class DemoProgress:
     """What a stream has done."""
 
     position: int = 0
@@ -40,7 +40,7 @@ class Progress:
     events: int = 0
 
 
-class Stream:
+class DemoStream:
     """The running query of one table."""
 
     def __init__(self, spark: SparkSession, url: str, table: ShopTable, work: Path, result: Path) -> None:
@@ -62,7 +62,7 @@ class Stream:
             .start()
         )
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> DemoProgress | None:
         """What has been delivered; None before the first batch. Raises what made the query fail."""
         failure = self._query.exception()
         if failure is not None:
@@ -72,7 +72,7 @@ class Stream:
             return None
         end, report = Offset.from_json(offset(last, "endOffset")), offset(last, "latestOffset")
         counts = {name: report.get(name, 0) for name in ("windows", "dumped", "dropped", "events")}
-        return Progress(end.position or 0, end.dumping or not end.tables, **counts)
+        return DemoProgress(end.position or 0, end.dumping or not end.tables, **counts)
 
     def stop(self) -> None:
         # an interruption while Spark was spoken to may have cost us the line to it; its own end ends the query too

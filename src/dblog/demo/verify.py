@@ -43,11 +43,11 @@ class Findings:
 
 def examine(spark: SparkSession, table: ShopTable, source: Sequence[Row], folder: Path) -> Findings:
     """Compare the delivered change log of a table with the rows the source holds."""
-    events = spark.read.parquet(str(folder)).withColumn("_place", f.struct("_lsn", "_seq")).cache()
+    events = spark.read.parquet(str(folder)).withColumn("_order", f.struct("_lsn", "_seq")).cache()
     delivered = Window.partitionBy(*table.key).orderBy("batch", "_row")
-    newest = Window.partitionBy(*table.key).orderBy(f.desc("_place"))
-    places = events.withColumn("_earlier", f.lag("_place").over(delivered))
-    late = places.where("_place <= _earlier").select(*table.key, "batch", "_op").collect()
+    newest = Window.partitionBy(*table.key).orderBy(f.desc("_order"))
+    ordered = events.withColumn("_earlier", f.lag("_order").over(delivered))
+    late = ordered.where("_order <= _earlier").select(*table.key, "batch", "_op").collect()
     last = events.withColumn("_rank", f.row_number().over(newest)).where("_rank = 1 and _op <> 'delete'")
     counts = {row["_op"]: row["count"] for row in events.groupBy("_op").count().collect()}
     rows = [tuple(row.values()) for row in last.select(*table.columns).toArrow().to_pylist()]

@@ -120,9 +120,9 @@ class _File:
             base=self._beside,
             name=pipeline["name"] or slug(self._path.stem),
             folder=self._beside / Path(pipeline["folder"] or f"{self._path.stem}.dblog").expanduser(),
-            spool=self._place(pipeline["spool"]),
+            spool=self._absolute(pipeline["spool"]),
             every=pipeline["every"],
-            state=pipeline["state"] if pipeline["state"] == "off" else self._place(pipeline["state"]),
+            state=pipeline["state"] if pipeline["state"] == "off" else self._absolute(pipeline["state"]),
             http=pipeline["http"],
             token=pipeline["token"],
             throttle=throttle,
@@ -166,8 +166,8 @@ class _File:
         """The sinks that have a type and a name."""
         found: list[dict[str, Any]] = []
         given = self._list("sink")
-        for place, table in enumerate(given, 1):
-            where = f"sink.{table.get('name') or table.get('type') or place}"
+        for nth, table in enumerate(given, 1):
+            where = f"sink.{table.get('name') or table.get('type') or nth}"
             own = {s.name: table[s.name] for s in SINK if s.name in table}
             sink = self._section(where, own, SINK)
             if "type" not in sink or "name" not in sink:
@@ -190,8 +190,8 @@ class _File:
     def _routes(self, sinks: Sequence[str], schema: str) -> list[tuple[Route, Sequence[str]]]:
         """The routes, each with the names of the sinks that it applies to."""
         found: list[tuple[Route, Sequence[str]]] = []
-        for place, table in enumerate(self._list("table"), 1):
-            where = f"table.{table.get('match', place)}"
+        for nth, table in enumerate(self._list("table"), 1):
+            where = f"table.{table.get('match', nth)}"
             before = len(self._problems)
             route = self._section(where, table, TABLE)
             for name in route.get("sinks") or ():
@@ -243,8 +243,8 @@ class _File:
         there, lost = {}, set()
         for name, value in given.items():
             try:
-                place = f"{where}.{name}"
-                there[name] = filled(place, value, self._beside, secret=name in secret, table=name in tables)
+                path = f"{where}.{name}"
+                there[name] = filled(path, value, self._beside, secret=name in secret, table=name in tables)
                 self._secrets += _secrets(there[name])
             except ConfigError as error:
                 self._problems.append(error)
@@ -253,7 +253,7 @@ class _File:
         self._problems += problems
         return values
 
-    def _place(self, path: str | None) -> str | None:
+    def _absolute(self, path: str | None) -> str | None:
         return path if path is None or "://" in path else str(self._beside / Path(path).expanduser())
 
     def _wrong(self, what: str, hint: str | None) -> None:

@@ -105,7 +105,7 @@ def _check_stream(stream: Stream) -> StreamFindings:
         problems = [*there.problems(), *_unfit_names(stream)]
     if resumes is not None and resumes.position is not None and not any(p.lost for p in problems):
         try:
-            stream.read.source.check_position(resumes.position, resumes.place)
+            stream.read.source.check_position(resumes.position, resumes.coordinate)
         except PositionLost as error:
             problems.append(Problem(error.message, error.hint or "", lost=True))
     return StreamFindings(tuple(there.tables), tuple(problems), stream.check())

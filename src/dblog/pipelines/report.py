@@ -33,10 +33,10 @@ class Doing:
 
 
 class Report:
-    """Writes the state of one stream. `place` is the address of the state store, `off` for none."""
+    """Writes the state of one stream. `location` is the address of the state store, `off` for none."""
 
-    def __init__(self, place: str | None, name: str, unready_after: float, told: Callable[[str], None]) -> None:
-        self._place = place
+    def __init__(self, location: str | None, name: str, unready_after: float, told: Callable[[str], None]) -> None:
+        self._location = location
         self._name = name
         self._unready_after = unready_after
         self._told = told
@@ -47,7 +47,7 @@ class Report:
         self.now = Doing()
 
     def start(self) -> None:
-        if self._place != "off":
+        if self._location != "off":
             self._thread = threading.Thread(target=self._run, name=f"dblog-report-{self._name}", daemon=True)
             self._thread.start()
 
@@ -100,7 +100,7 @@ class Report:
             self._news.wait(None if self.now.state == RUNNING and not failing else REPEAT_SECONDS)
 
     def _write(self, ending: tuple[str | None] | None) -> None:
-        with closing(open_store(self._place)) as store:
+        with closing(open_store(self._location)) as store:
             pipeline = Pipeline(store, self._name)
             pipeline.open()
             now = {**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after}

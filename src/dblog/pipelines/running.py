@@ -28,7 +28,7 @@ from dblog.pipelines.reached import Reached, reached_by
 from dblog.pipelines.report import Report
 from dblog.pipelines.restart import Restarts, may_pass
 from dblog.pipelines.secrets import hiding
-from dblog.sinks.base import Place, Sink
+from dblog.sinks.base import Sink, SinkContext
 from dblog.sinks.route import Route
 from dblog.spark.failure import plain
 from dblog.spark.options import Options, read_options
@@ -64,7 +64,7 @@ class Stream:
         self.folder = config.folder / sink.name
         self.name = _stream_name(config, sink, self.folder)
         self.routes: Sequence[Route] = sink.routes
-        self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, Place(self.name, config.base))
+        self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, SinkContext(self.name, config.base))
         self.sink = self._make_sink()
         self.options = {
             **config.source,

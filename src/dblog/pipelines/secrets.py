@@ -100,8 +100,8 @@ def _secret(key: str, given: dict[str, Any], folder: Path) -> Secret:
 def with_password(url: str, password: str) -> Secret:
     """Put the password into the URL. Raises ConfigError if the URL has no user, or has a password already."""
     scheme, _, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    user, at, host = place.rpartition("@")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
     if not at or not user:
         raise ConfigError(
             "source.password is given, and source.url names no user", hint="write postgresql://user@host/database"

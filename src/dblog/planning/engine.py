@@ -194,7 +194,9 @@ class Engine:
         admission = self._retrying(lambda: self._source.admit(names))
         suspects = tuple(sorted({*origin.suspects, *admission.running}))
         tables = () if self._settings.dump else tuple(admission.tables)
-        return Offset(origin.position, suspects=suspects, tables=tables, place=origin.place, followed=admission.tables)
+        return Offset(
+            origin.position, suspects=suspects, tables=tables, coordinate=origin.coordinate, followed=admission.tables
+        )
 
     def _emptied(self, end: Offset, position: int) -> tuple[LogFile, ...]:
         """A truncate of each table that the batch ends by emptying, as files of the log."""
@@ -275,7 +277,7 @@ class Engine:
             self._source,
             self._spool,
             at.position,
-            at.place,
+            at.coordinate,
             before=self._settings.before,
             read_ahead=self._settings.read_ahead,
             patience=self._settings.patience,

@@ -237,7 +237,7 @@ class Following:
         if position < join.position:
             return False
         if join.running:
-            join.running = tuple(self._source.invisible(np.array(join.running, np.int64), start.place))
+            join.running = tuple(self._source.invisible(np.array(join.running, np.int64), start.coordinate))
         return not join.running
 
     def status(self) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class Planner:
         if time.monotonic() < self._locked_until:
             return "a table is locked"
         suspects = np.array(start.suspects, np.int64)
-        if len(suspects) and self._retrying(lambda: self._source.invisible(suspects, start.place)):
+        if len(suspects) and self._retrying(lambda: self._source.invisible(suspects, start.coordinate)):
             return "a commit is not visible yet"
         if (throttled := self._pacer.waits(capture)) is not None:
             return throttled
@@ -239,7 +239,7 @@ class Planner:
         change = self._following.at(start, position)
         mark = self._mark(start, position, token, capture, segments, change)
         staged = same_schema(start, staged, files)
-        if not self._source.comparable(start.place, mark.place):
+        if not self._source.comparable(start.coordinate, mark.coordinate):
             # chunks may show what was committed on another server and is on no other: they are read again
             elsewhere = {c.id for c in start.read}
             staged = {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in elsewhere}
@@ -352,12 +352,12 @@ class Planner:
         """What there is to say of a position that ends a batch. First what a select might miss: not before the log up
         to there has been seen."""
         assert start.position is not None
-        place = capture.place(position)
+        coordinate = capture.coordinate(position)
         commits = [s.commits.between(start.position, position) for s in segments]
         shown = np.concatenate([np.array(start.suspects, np.int64), *(c.xids for c in commits)])
-        suspects = self._source.invisible(shown, place) if len(shown) else ()
+        suspects = self._source.invisible(shown, coordinate) if len(shown) else ()
         holes = {**joined_holes(segments), **dict.fromkeys(change.replaced)}
-        return Mark(position, token, suspects, holes, place)
+        return Mark(position, token, suspects, holes, coordinate)
 
     def staged(self, chunks: Iterable[Chunk]) -> Mapping[str, Staged]:
         """What the spool holds for the chunks, of the schema that the stream has."""

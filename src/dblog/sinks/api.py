@@ -71,8 +71,8 @@ class Api:
         with self.session() as session:
             session.reach()
 
-    def session(self) -> Session:
-        return Session(self)
+    def session(self) -> ApiSession:
+        return ApiSession(self)
 
     def connection(self) -> http.client.HTTPConnection:
         at = self._address
@@ -120,14 +120,14 @@ class Answer:
             return 0.0
 
 
-class Session:
+class ApiSession:
     """Requests one after the other, over one connection as long as it holds."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._connection = api.connection()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> ApiSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

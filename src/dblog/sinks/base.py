@@ -74,7 +74,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Place:
+class SinkContext:
     """Where a sink stands."""
 
     pipeline: str
@@ -89,9 +89,9 @@ class Sink(ABC):
     settings: ClassVar[tuple[Setting, ...]] = ()
     """What may be written in a `[[sink]]` of this type; `given` has a value for each of them."""
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
         self.given = given
-        self.place = place
+        self.context = context
 
     @property
     def before(self) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Place
+from dblog.sinks.base import SinkContext
 
 _NOT_AWAY = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 """What waiting does not help against."""
@@ -26,9 +26,9 @@ class Folder:
     uri: str
 
     @staticmethod
-    def of(path: str, place: Place) -> Folder:
+    def of(path: str, context: SinkContext) -> Folder:
         """The folder that a setting names."""
-        return Folder(path if "://" in path else str((place.folder / path).absolute()))
+        return Folder(path if "://" in path else str((context.folder / path).absolute()))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"uri": self.uri}

@@ -24,7 +24,7 @@ from dblog.core.event import BEFORE, CHANGE_FIELDS, op_names
 from dblog.core.schema import TableSchema
 from dblog.core.settings import Setting, flag, text
 from dblog.errors import SinkError
-from dblog.sinks.base import Place, TableBatch
+from dblog.sinks.base import SinkContext, TableBatch
 from dblog.sinks.import_path import Imported
 from dblog.work import envelope as streaming
 from dblog.work.json_text import join_members, json_text
@@ -55,7 +55,7 @@ def events(table: TableBatch, frame: DataFrame, form: Formatter) -> DataFrame:
     return plain.mapInArrow(partial(_events, table.schema, frame.columns, form), EVENT)
 
 
-def formatter(name: str, place: Place) -> Formatter:
+def formatter(name: str, context: SinkContext) -> Formatter:
     """The formatter that the setting `format` names. Raises ConfigError."""
     from dblog.sinks.debezium import Debezium
 
@@ -63,8 +63,8 @@ def formatter(name: str, place: Place) -> Formatter:
         case "envelope":
             return envelope
         case "debezium":
-            return Debezium(place.pipeline)
-    own = Imported(name, place.folder)
+            return Debezium(context.pipeline)
+    own = Imported(name, context.folder)
     own.find()
     return own
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from dblog.core.settings import Setting, mapping, number, text
 from dblog.errors import SinkError
 from dblog.sinks.api import Api
-from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
 from dblog.sinks.partition_work import each_part
@@ -51,24 +51,24 @@ class HttpSink(Sink):
         OLD_ROWS,
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
+        super().__init__(given, context)
         self._api = Api(given["url"], given["headers"], given["timeout"], given["retries"])
-        self._letters = Folder.of(given["dead_letter"], place) if given["dead_letter"] else None
+        self._letters = Folder.of(given["dead_letter"], context) if given["dead_letter"] else None
 
     @property
     def before(self) -> bool:
         return bool(self.given["before"])
 
     def check(self) -> None:
-        formatter(self.given["format"], self.place)
+        formatter(self.given["format"], self.context)
         self._api.check()
         if self._letters is not None:
             self._letters.make()
         self._api.reach()
 
     def write(self, batch: Batch) -> None:
-        form = formatter(self.given["format"], self.place)
+        form = formatter(self.given["format"], self.context)
         for table in batch.tables:
             if table.changes is not None:
                 self._post(batch, table, "changes", events(table, table.changes, form).coalesce(1))
@@ -80,7 +80,7 @@ class HttpSink(Sink):
         if self._letters is not None:
             letters = self._letters / folder_name(table.schema.table)
             letters.make()
-        parts = (self.place.pipeline, str(batch.id), str(table.schema.table), kind)
+        parts = (self.context.pipeline, str(batch.id), str(table.schema.table), kind)
         key = "-".join(quote(part, safe="") for part in parts)
         each_part(frame, Post(self._api, self.given["size"], key, letters, f"{batch.id:020d}-{kind}"))
 

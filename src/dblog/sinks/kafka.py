@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dblog.core.schema import TableName
 from dblog.core.settings import Setting, flag, mapping, number, text
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
 from dblog.sinks.kafka_topics import Topics, failure
 from dblog.sinks.packages import PACKAGE, check_loaded, package_of
@@ -67,8 +67,8 @@ class KafkaSink(Sink):
         PACKAGE,
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
+        super().__init__(given, context)
         self._options = {**PATIENCE, **given["options"], **ORDER, "bootstrap.servers": given["servers"]}
         self._owners: dict[str, TableName] = {}
         self._known: set[str] = set()
@@ -101,14 +101,14 @@ class KafkaSink(Sink):
         _check_pattern(self.given["topic"])
         if ours := sorted(set(self.given["options"]) & set(FIXED)):
             raise ConfigError(f"the options {ours} of kafka cannot be set", hint="the order of events depends on them")
-        formatter(self.given["format"], self.place)
+        formatter(self.given["format"], self.context)
         package_of("kafka", self.given["package"])
         self._reach()
 
     def open(self, spark: SparkSession) -> None:
         check_loaded(spark, "kafka", CONNECTOR, self._package)
         self._topics = Topics(spark, self._options)
-        self._form = formatter(self.given["format"], self.place)
+        self._form = formatter(self.given["format"], self.context)
 
     def write(self, batch: Batch) -> None:
         self._reach()  # a producer takes its time to find out

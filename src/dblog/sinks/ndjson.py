@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError
-from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, formatter
 from dblog.sinks.partition_work import each_part
@@ -43,9 +43,9 @@ class NdjsonSink(Sink):
         OLD_ROWS,
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
-        self._folder = Folder.of(given["path"], place)
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
+        super().__init__(given, context)
+        self._folder = Folder.of(given["path"], context)
         self._clean = False
 
     @property
@@ -64,7 +64,7 @@ class NdjsonSink(Sink):
         self._clean = True
 
     def _form(self) -> Formatter:
-        return formatter(self.given["format"], self.place)
+        return formatter(self.given["format"], self.context)
 
     def _write(self, number: int, table: TableBatch, form: Formatter, *, again: bool) -> None:
         folder, suffix = self._folder / folder_name(table.schema.table), SUFFIX[self.given["compression"]]
@@ -110,10 +110,10 @@ class StdoutSink(Sink):
         return bool(self.given["before"])
 
     def check(self) -> None:
-        formatter(self.given["format"], self.place)
+        formatter(self.given["format"], self.context)
 
     def write(self, batch: Batch) -> None:
-        form = formatter(self.given["format"], self.place)
+        form = formatter(self.given["format"], self.context)
         frame = reduce(lambda a, b: a.union(b), [whole(table, form) for table in batch.tables])
         if len(batch.tables) > 1:
             frame = frame.orderBy("_lsn", "_seq")

@@ -59,19 +59,19 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
     if table.truncated is not None:
         lsn, seq = table.truncated
         changes = changes.where((f.col("_lsn") > lsn) | ((f.col("_lsn") == lsn) & (f.col("_seq") > seq)))
-    place = f.struct("_lsn", "_seq")
+    order = f.struct("_lsn", "_seq")
     rest = [name for name in table.schema.names if name not in table.schema.key]
     signed = signed_key(table.schema)  # grouping makes 0 of -0
     row = f.struct(
         *(_quoted(name) for name in (*signed, *rest)), f.col("_op"), f.col("_lsn"), f.col("_seq"), f.col("_unchanged")
     )
-    begun = f.max(f.when(f.col("_op").isin("delete", "create"), place))
-    found = [f.max_by(row, place).alias("_dblog_last"), begun.alias("_dblog_begun")]
+    begun = f.max(f.when(f.col("_op").isin("delete", "create"), order))
+    found = [f.max_by(row, order).alias("_dblog_last"), begun.alias("_dblog_begun")]
     if table.incomplete:
         known = [
             f.max_by(
-                f.struct(place.alias("at"), _quoted(name).alias("value")),
-                f.when(~f.coalesce(f.array_contains("_unchanged", name), f.lit(False)), place),
+                f.struct(order.alias("at"), _quoted(name).alias("value")),
+                f.when(~f.coalesce(f.array_contains("_unchanged", name), f.lit(False)), order),
             )
             for name in rest
         ]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import OLD_ROWS
 from dblog.sinks.settings import SCHEMA_CHANGES
@@ -49,9 +49,9 @@ class ParquetSink(Sink):
         OLD_ROWS,
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
-        self._folder = Folder.of(given["path"], place).uri.rstrip("/")
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
+        super().__init__(given, context)
+        self._folder = Folder.of(given["path"], context).uri.rstrip("/")
         self._columns: dict[str, dict[str, str]] = {}
 
     @property
@@ -91,7 +91,7 @@ class ParquetSink(Sink):
             self._files.make(beside)
             frame.write.mode("overwrite").option("compression", self.given["compression"]).parquet(beside)
             columns = {field.name: field.dataType.simpleString() for field in frame.schema}
-            mark = {"pipeline": self.place.pipeline, "position": batch.position, "columns": columns}
+            mark = {"pipeline": self.context.pipeline, "position": batch.position, "columns": columns}
             self._files.move(beside, to)
             self._files.put(f"{to}/{MARK}", json.dumps(mark))
         self._columns[home] = columns

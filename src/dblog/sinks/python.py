@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dblog.core.settings import Kind, Setting, choice, text
 from dblog.errors import ConfigError, DBLogError, SinkError
-from dblog.sinks.base import Batch, Place, Sink
+from dblog.sinks.base import Batch, Sink, SinkContext
 from dblog.sinks.dates import dates_as_text, odd_date
 from dblog.sinks.formats import OLD_ROWS
 from dblog.sinks.import_path import Imported
@@ -47,9 +47,9 @@ class PythonSink(Sink):
         ),
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
-        self._target = Imported(given["target"], place.folder)
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
+        super().__init__(given, context)
+        self._target = Imported(given["target"], context.folder)
         self._made: Any = None
 
     @property

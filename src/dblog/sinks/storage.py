@@ -30,41 +30,41 @@ class Files:
         return self.spark.sparkContext._jvm
 
     def _at(self, path: str) -> tuple[Any, Any]:
-        place = self._jvm.org.apache.hadoop.fs.Path(path)
-        return place.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()), place
+        target = self._jvm.org.apache.hadoop.fs.Path(path)
+        return target.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()), target
 
     def exists(self, path: str) -> bool:
-        files, place = self._at(path)
-        return bool(files.exists(place))
+        files, target = self._at(path)
+        return bool(files.exists(target))
 
     def names(self, path: str) -> list[str]:
-        files, place = self._at(path)
-        return [str(found.getPath().getName()) for found in files.listStatus(place)] if files.exists(place) else []
+        files, target = self._at(path)
+        return [str(found.getPath().getName()) for found in files.listStatus(target)] if files.exists(target) else []
 
     def make(self, path: str) -> None:
-        files, place = self._at(path)
-        files.mkdirs(place)
+        files, target = self._at(path)
+        files.mkdirs(target)
 
     def remove(self, path: str) -> None:
-        files, place = self._at(path)
-        files.delete(place, True)
+        files, target = self._at(path)
+        files.delete(target, True)
 
     def move(self, path: str, to: str) -> None:
-        files, place = self._at(path)
-        if not files.rename(place, self._jvm.org.apache.hadoop.fs.Path(to)):
+        files, target = self._at(path)
+        if not files.rename(target, self._jvm.org.apache.hadoop.fs.Path(to)):
             raise SinkUnreachable(f"{path!r} could not be moved to {to!r}", hint="see that the folder can be written")
 
     def put(self, path: str, content: str) -> None:
-        files, place = self._at(path)
-        stream = files.create(place, True)
+        files, target = self._at(path)
+        stream = files.create(target, True)
         try:
             stream.write(bytearray(content.encode()))
         finally:
             stream.close()
 
     def get(self, path: str) -> str:
-        files, place = self._at(path)
-        stream = files.open(place)
+        files, target = self._at(path)
+        stream = files.open(target)
         try:
             return bytes(stream.readAllBytes()).decode()
         finally:
@@ -72,16 +72,16 @@ class Files:
 
 
 @contextmanager
-def reached(place: str) -> Iterator[None]:
+def reached(path: str) -> Iterator[None]:
     """Around writing: tells a storage that is away, or refuses, from everything else that Spark raises."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
         said = causes(error)
         if any(word in line for word in REFUSED for line in said):
-            raise SinkError(f"cannot write to {place!r}: {said[-1]}", hint="see that it can be written") from error
+            raise SinkError(f"cannot write to {path!r}: {said[-1]}", hint="see that it can be written") from error
         if any(_of_storage(line) for line in said):
-            raise SinkUnreachable(f"cannot write to {place!r}: {said[-1]}", hint="see that it is there") from error
+            raise SinkUnreachable(f"cannot write to {path!r}: {said[-1]}", hint="see that it is there") from error
         raise
 
 

@@ -1,6 +1,6 @@
 """What the engine needs from a database. Every family implements these protocols; nothing else knows them.
 
-Three places use a source, each in its own thread or process, so each has its own face:
+Three parts of the product use a source, each in its own thread or process, so each has its own face:
 
 * `Source`: the driver's control side (set-up, watermarks, chunk boundaries). Connects lazily, reconnects by itself.
 * `LogStream`: the capture thread's reader of the change log.
@@ -103,14 +103,14 @@ class LogStream(Protocol):
         ...
 
     @property
-    def place(self) -> str | None:
-        """The place that it was opened at, in terms of the server that is read (see `Origin.place`)."""
+    def coordinate(self) -> str | None:
+        """The coordinate that it was opened at, in terms of the server that is read (see `Origin.coordinate`)."""
         ...
 
     @property
     def passing(self) -> bool:
-        """The log of another server is read from further back than the place that it was opened at, and the last of the
-        transactions before that place has not come yet. No batch may end here."""
+        """Whether transactions from before the coordinate it was opened at are still to come: another server's log is
+        read from further back. No batch may end here."""
         ...
 
     @property
@@ -136,7 +136,7 @@ class Origin:
     position: int
     suspects: tuple[int, ...]
     """Transactions in progress at that moment: they may be committed before the position and yet not be visible."""
-    place: str | None = None
+    coordinate: str | None = None
     """The position in terms that another server of the same cluster understands, where the log has such."""
 
 
@@ -157,7 +157,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Admission:
+class Admitted:
     """From `position` on, the log has the changes of these tables that are made by transactions other than `running`:
     those had begun before, and the log may lack what they do. A dump sees it when they are over."""
 
@@ -218,7 +218,7 @@ class Source(Boundaries, Protocol):
         followed table is incomplete."""
         ...
 
-    def admit(self, tables: Collection[TableName]) -> Admission:
+    def admit(self, tables: Collection[TableName]) -> Admitted:
         """Make sure that the log has the changes of these tables, and that it is decoded for them. Those that are gone
         by now are left out."""
         ...
@@ -243,30 +243,30 @@ class Source(Boundaries, Protocol):
         """The position of the end of the database's log now."""
         ...
 
-    def check_position(self, position: int, place: str | None) -> None:
+    def check_position(self, position: int, coordinate: str | None) -> None:
         """Raise PositionLost when the log could not be opened after the position."""
         ...
 
-    def stream(self, position: int, place: str | None) -> LogStream:
-        """Open the log after `position`, which on another server is found by its `place`; positions only grow all the
-        same. Raises PositionLost when the log no longer reaches back that far."""
+    def stream(self, position: int, coordinate: str | None) -> LogStream:
+        """Open the log after `position`. On another server the `coordinate` finds it, and positions go on growing.
+        Raises PositionLost when the log no longer reaches back that far."""
         ...
 
     def abandon(self) -> None:
         """Remove from the database what it keeps for this stream alone: the stream will never go on."""
         ...
 
-    def place(self, place: str | None, commits: Commits, position: int) -> str | None:
-        """The place of a position, after some transactions that follow a place."""
+    def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> str | None:
+        """The coordinate of `position`, given the coordinate of an earlier one and the transactions in between."""
         ...
 
-    def comparable(self, place: str | None, other: str | None) -> bool:
-        """Whether the positions of two places count the same log."""
+    def comparable(self, coordinate: str | None, other: str | None) -> bool:
+        """Whether the positions of two coordinates count the same log."""
         ...
 
-    def repeat(self, position: int, place: str | None, end: str | None) -> LogStream | None:
-        """Open the log for the transactions between two places once more, and no others, up to where `passing` ends.
-        None when the log that is read now has them at the positions that they had."""
+    def repeat(self, position: int, coordinate: str | None, end: str | None) -> LogStream | None:
+        """Open the log once more for exactly the transactions between two coordinates, up to where `passing` ends. None
+        when the log that is read now has them at the positions that they had."""
         ...
 
     @property
@@ -283,9 +283,9 @@ class Source(Boundaries, Protocol):
         that the log is sure to reach."""
         ...
 
-    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
-        """Those of the committed transactions `xids`, all of them before `place`, that a select started now might still
-        not see; fewer may stand for all of them."""
+    def invisible(self, xids: Ints, coordinate: str | None) -> tuple[int, ...]:
+        """The committed transactions of `xids`, all before `coordinate`, that a select started now might not see yet.
+        The source may return fewer of them if they stand for all."""
         ...
 
     def select(self, table: TableName, extent: Extent, key: str | None) -> Selection:
@@ -308,7 +308,7 @@ class Source(Boundaries, Protocol):
         ...
 
     def identity(self) -> Mapping[str, str]:
-        """Which database this is and which place in its log, for people: no secrets."""
+        """Which database this is and which part of its log, for people: no secrets."""
         ...
 
     def probe(self, query: str) -> float:
@@ -316,6 +316,6 @@ class Source(Boundaries, Protocol):
         ...
 
     def health(self) -> Mapping[str, Any]:
-        """How the database keeps our log, for people: `latest` (the end of its log), and what it says of the reader's
-        place in it."""
+        """How the database keeps our log, for people: `latest` (the end of its log), and how far it is
+        acknowledged."""
         ...

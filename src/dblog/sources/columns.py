@@ -103,13 +103,13 @@ class Nulls:
     """Bitmaps of nulls, one at each position, of `size` bytes each."""
 
     def __init__(self, raw: Raw, at: Ints, size: int) -> None:
-        self.bytes = [raw.data[at + place] for place in range(size)]
+        self.bytes = [raw.data[at + byte] for byte in range(size)]
         self.some = [int(np.bitwise_or.reduce(each)) for each in self.bytes]
         """By byte: the bits that any of them has."""
 
-    def of(self, place: int, bit: int) -> Mask | None:
+    def of(self, byte: int, bit: int) -> Mask | None:
         """Which have a bit of a byte; None when none has."""
-        return self.bytes[place] & np.uint8(bit) != 0 if self.some[place] & bit else None
+        return self.bytes[byte] & np.uint8(bit) != 0 if self.some[byte] & bit else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The options of `spark.readStream.format("dblog")`: one table of all of them, read and checked in one place."""
+"""The options of `spark.readStream.format("dblog")`: one table of all of them, read and checked here."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Options:
     spool: str
     pipeline: str
     state: str | None
-    """Where the state store is: None for the default place, `off` for none."""
+    """Where the state store is: None for the default file, `off` for none."""
     decimals: str
     writes: bool
     ranges: bool

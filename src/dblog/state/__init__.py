@@ -15,15 +15,15 @@ from dblog.state.store import Store
 __all__ = ["check_store", "open_store"]
 
 
-def open_store(place: str | None = None) -> Store:
-    """Open the state store at a path or `sqlite:///path`, and create it if there is none. Without a place: the one in
+def open_store(location: str | None = None) -> Store:
+    """Open the state store at a path or `sqlite:///path`, and create it if there is none. The default is the one in
     $DBLOG_STATE, else this user's own."""
-    return SQLiteStore(_file(place))
+    return SQLiteStore(_file(location))
 
 
-def check_store(place: str | None = None) -> None:
-    """Raise StateError, or ConfigError, when the state store at a place cannot be used. Creates nothing."""
-    file = _file(place)
+def check_store(location: str | None = None) -> None:
+    """Raise StateError, or ConfigError, when the state store at a location cannot be used. Creates nothing."""
+    file = _file(location)
     if file.exists():
         with closing(SQLiteStore(file)):
             return
@@ -35,13 +35,13 @@ def check_store(place: str | None = None) -> None:
         )
 
 
-def _file(place: str | None) -> Path:
-    """The file of the state store at a place."""
-    place = place or os.environ.get("DBLOG_STATE") or _own()
-    scheme, separator, _ = place.partition("://")
+def _file(location: str | None) -> Path:
+    """The file of the state store at a location."""
+    location = location or os.environ.get("DBLOG_STATE") or _own()
+    scheme, separator, _ = location.partition("://")
     if not separator:
-        return Path(place).expanduser()
-    parts = urllib.parse.urlsplit(place)
+        return Path(location).expanduser()
+    parts = urllib.parse.urlsplit(location)
     path = Path(urllib.parse.unquote(parts.path))
     if scheme != "sqlite" or parts.netloc or path.name == "":
         # The rest of it may hold a password.
@@ -52,7 +52,7 @@ def _file(place: str | None) -> Path:
 
 
 def _own() -> str:
-    """This user's own place: in the home folder, or where there is none to write to, as in many containers, beside
+    """This user's own location: in the home folder, or where there is none to write to, as in many containers, beside
     other temporary files."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "dblog"
     there = next((f for f in (folder, *folder.parents) if f.exists()), folder)

@@ -112,13 +112,13 @@ class KafkaBroker(OwnServer):
     def _written(self, port: int) -> Path:
         """The file of its settings. The controller is the broker's own affair: it has another port in each life."""
         controller = f"127.0.0.1:{free_port()}"
-        places = {
+        folders = {
             "listeners": f"BROKER://127.0.0.1:{port},CONTROLLER://{controller}",
             "controller.quorum.voters": f"1@{controller}",
             "log.dirs": str(self.data),
         }
         path = self._own() / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in {**self._settings, **places}.items()))
+        path.write_text("".join(f"{name}={value}\n" for name, value in {**self._settings, **folders}.items()))
         return path
 
     def _command(self) -> list[str | Path]:

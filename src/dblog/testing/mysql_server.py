@@ -143,9 +143,9 @@ class MySQLServer(OwnServer):
         script.touch(0o600)
         script.write_text(";\n".join(accounts) + ";\n")
         # A server that starts removes what it takes for remains of an earlier one from the folder for temporary tables.
-        places = [f"--datadir={self.data}", f"--tmpdir={home}"]
+        folders = [f"--datadir={self.data}", f"--tmpdir={home}"]
         creator = self._install.creator
-        command = [str(creator), "--no-defaults", *places, *self._account(), *self.family.create]
+        command = [str(creator), "--no-defaults", *folders, *self._account(), *self.family.create]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", env=self._environment())
         if done.returncode:
             raise SourceError(f"{creator.name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")

@@ -45,7 +45,7 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
             f"changes of {str(schema.table)!r} have columns {names!r}, schema {schema.version!r} has {schema.names!r}",
             hint="give the schema that the change batch was decoded with",
         )
-    # By place, not by name: a table may have a column that is called like one of the metadata.
+    # By index, not by name: a table may have a column that is called like one of the metadata.
     op, lsn, seq, txid, committed_at, unchanged = changes.columns[:first]
     columns = changes.columns[first:last]
     texts = dict(zip(names, map(json_text, columns), strict=True))
@@ -79,7 +79,7 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
 def _with_old_rows(
     before: pa.StringArray, where: pa.BooleanArray, columns: Sequence[pa.Array], schema: TableSchema
 ) -> pa.StringArray:
-    """`before` with the old rows of `columns` in the places `where`."""
+    """`before` with the old rows of `columns` at the indexes `where`."""
     if not where.true_count:
         return before
     columns = [column.filter(where) for column in columns]

@@ -87,10 +87,10 @@ def _file_changes(spool: Spool, log: Log, file: LogFile) -> Changes:
 
 
 def _strides(files: Sequence[Changes]) -> Iterator[Stride]:
-    """The changes of several files, each of which is in order: up to the place that all have reached, and again."""
+    """The changes of several files, each of which is in order: up to the order that all have reached, and again."""
     heads = [(head, rest) for rest in files if (head := next(rest, None)) is not None]
     while heads:
-        reach = min(_place(batch, -1) for (_, batch), _ in heads)
+        reach = min(_order(batch, -1) for (_, batch), _ in heads)
         stride, later = [], []
         for (schema, batch), rest in heads:
             size = _count_upto(batch, reach)
@@ -103,12 +103,12 @@ def _strides(files: Sequence[Changes]) -> Iterator[Stride]:
         yield stride
 
 
-def _place(batch: pa.RecordBatch, row: int) -> tuple[int, int]:
+def _order(batch: pa.RecordBatch, row: int) -> tuple[int, int]:
     return batch.column("_lsn")[row].as_py(), batch.column("_seq")[row].as_py()
 
 
 def _count_upto(batch: pa.RecordBatch, reach: tuple[int, int]) -> int:
-    """How many rows of an ordered batch lie at or before a place."""
+    """How many rows of an ordered batch lie at or before an order."""
     lsn, seq = batch.column("_lsn").to_numpy(), batch.column("_seq").to_numpy()
     first, last = np.searchsorted(lsn, reach[0], "left"), np.searchsorted(lsn, reach[0], "right")
     return int(first + np.searchsorted(seq[first:last], reach[1], "right"))

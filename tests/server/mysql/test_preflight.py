@@ -22,7 +22,7 @@ from dblog.databases.mysql.connect import connect, identifier, parse, read_versi
 from dblog.errors import PreconditionFailed
 from dblog.sources.mysql import preflight, preflight_checks
 from dblog.sources.mysql.preflight import Problem, Setup, admin_sql, check, prepare
-from dblog.sources.mysql.preflight_checks import Look
+from dblog.sources.mysql.preflight_checks import Inspection
 from dblog.sources.mysql.source import MySQL
 from dblog.spark.options import read_options
 from dblog.testing.mysql_server import MySQLServer
@@ -116,7 +116,7 @@ def the_problem(connection: Any, setup: Setup = SETUP) -> Problem:
 def problems_of(connection: Any, setup: Setup = SETUP, **settings: str) -> list[Problem]:
     """What would be found if the server had these settings, which are another family's."""
     with connection.cursor() as cursor:
-        seen = Look(cursor, setup, read_version(run(connection, "select version()")[0][0]))
+        seen = Inspection(cursor, setup, read_version(run(connection, "select version()")[0][0]))
         seen.settings |= settings
         return [p for p in seen.problems() if not p.creatable]
 
@@ -257,7 +257,7 @@ def test_a_server_without_a_log_is_refused(server: MySQLServer) -> None:
 
 def test_an_old_server_is_not_even_asked(admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "OLDEST", {"MariaDB": (99, 1, 0)})
-    monkeypatch.setattr(preflight, "Look", None)
+    monkeypatch.setattr(preflight, "Inspection", None)
     (problem,) = check(admin, SETUP)
     assert re.fullmatch(r"the server is MariaDB 10\.\d+\.\d+", problem.what)
     assert problem.fix == "upgrade to MariaDB 99.1 or later"
@@ -329,7 +329,7 @@ def test_a_database_that_is_not_logged_is_refused(strange: MySQLServer) -> None:
 
 def test_a_list_of_databases_that_are_logged_must_have_ours(admin: Any) -> None:
     with admin.cursor() as cursor:
-        seen = Look(cursor, SETUP, read_version("10.11.1-MariaDB"))
+        seen = Inspection(cursor, SETUP, read_version("10.11.1-MariaDB"))
         seen.log = [{"binlog_do_db": "shop, stock", "binlog_ignore_db": ""}]
         assert [p.what for p in seen.problems() if p.fatal] == [
             "changes of database 'dblog' are not logged (binlog_do_db)"
@@ -488,7 +488,7 @@ def test_the_least_rights_are_enough_to_dump_and_follow(server: MySQLServer, adm
     try:
         source.prepare(followed=None)
         origin = source.origin()
-        log = source.stream(origin.position, origin.place)
+        log = source.stream(origin.position, origin.coordinate)
         run(admin, "insert into shop.orders values (2, 'milk')")
         source.write_watermark("end")
         rows: list[Any] = []

@@ -26,7 +26,7 @@ from dblog.sources.mysql import partial as partial_updates
 from dblog.sources.mysql import stream as module
 from dblog.sources.mysql.codecs import table_schema
 from dblog.sources.mysql.decoder import Decoder
-from dblog.sources.mysql.events import file_and_place, position
+from dblog.sources.mysql.events import file_and_byte, position
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
@@ -206,7 +206,7 @@ def test_the_log_resumes_at_every_commit(database: MySQLDatabase, follow: Open) 
         )
     mark(database, "end")
     whole = read_to(log, "end")
-    assert len({file_and_place(end)[0] for end in commits(whole)}) == 4
+    assert len({file_and_byte(end)[0] for end in commits(whole)}) == 4
     for end in commits(whole)[:-1]:
         rest = read_to(follow(end), "end")
         assert changes(rest) == [change for change in changes(whole) if change[0] >= end]
@@ -427,9 +427,9 @@ def test_the_log_goes_on_in_the_next_file(database: MySQLDatabase, follow: Open)
     mark(database, "one")
     runs = read_to(log, "one")
     database.execute("flush binary logs", "flush binary logs")
-    newest = file_and_place(commits(runs)[-1])[0] + 2
+    newest = file_and_byte(commits(runs)[-1])[0] + 2
     deadline = time.monotonic() + 20
-    while file_and_place(log.idle_position)[0] < newest:
+    while file_and_byte(log.idle_position)[0] < newest:
         assert log.read(0.1) == []
         assert time.monotonic() < deadline
     assert position(newest, 4) <= log.idle_position <= latest(database)

@@ -90,7 +90,7 @@ def following(url: str) -> Iterator[tuple[MySQL, MySQLLog]]:
     try:
         source.prepare(followed=None)
         origin = source.origin()
-        log = source.stream(origin.position, origin.place)
+        log = source.stream(origin.position, origin.coordinate)
         yield source, log
         log.close()
     finally:
@@ -131,7 +131,7 @@ def test_no_connection_is_made_to_a_server_that_cannot_prove_itself(
         origin = source.origin()
         opening: dict[str, Callable[[], object]] = {
             "control": source.tables,
-            "log": lambda: source.stream(origin.position, origin.place),
+            "log": lambda: source.stream(origin.position, origin.coordinate),
             "chunks": lambda: source.select(T, Extent(), None),
         }
         show("other")

@@ -116,3 +116,10 @@ def test_a_cursor_is_exhausted_when_it_reached_its_end_and_nothing_is_read_again
 def test_pinning_a_chunk_keeps_the_rest() -> None:
     chunk = Chunk("w-0", "initial", TableName("public", "orders"), Extent(None, ("9",)))
     assert pinned(chunk, "s") == Chunk("w-0", "initial", chunk.table, chunk.extent, stamp="s")
+
+
+def test_the_coordinate_keeps_the_json_key_of_earlier_checkpoints() -> None:
+    earlier = {"v": 1, "pos": 17, "place": "gtid=0-1-7 shift=3"}
+    offset = Offset.from_json(earlier)
+    assert offset.coordinate == "gtid=0-1-7 shift=3"
+    assert offset.to_json() == earlier

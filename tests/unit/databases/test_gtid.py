@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dblog.core.arrays import Ints
-from dblog.databases.mysql.gtid import AHEAD, AHEAD_OF_OTHERS, Between, Delivered, GtidPosition, GtidSet, Names, Place
+from dblog.databases.mysql.gtid import (
+    AHEAD,
+    AHEAD_OF_OTHERS,
+    Between,
+    Coordinate,
+    DeliveredFilter,
+    GtidPosition,
+    GtidSet,
+    Names,
+)
 from dblog.errors import PositionLost
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "7a2c0001-0000-0000-0000-000000000000:report"
@@ -21,7 +30,7 @@ def arrays(transactions: Iterable[tuple[str, int]]) -> tuple[Names, Ints]:
     return np.array([o for o, _ in found], np.object_), np.array([n for _, n in found], np.int64)
 
 
-def told(delivered: Delivered, found: list[tuple[str, int]]) -> str:
+def told(delivered: DeliveredFilter, found: list[tuple[str, int]]) -> str:
     """`d` for what was delivered, a dot for what is new; what was not delivered although it is in front of that: `a`,
     or `o` if it is only in front of what other domains have."""
     letters = {"": ".", AHEAD: "a", AHEAD_OF_OTHERS: "o"}
@@ -174,13 +183,13 @@ def test_a_batch_is_exactly_the_transactions_between_its_places(start: str, end:
 
 @given(st.sampled_from(["", "0-1-7", f"{A}:1-5,{B}:1"]), st.sampled_from(["", A]), st.integers(0, 9))
 def test_a_place_is_read_as_it_was_written(gtids: str, server: str, shift: int) -> None:
-    place = Place(gtids, server, shift)
-    assert Place.parse(str(place)) == place
+    place = Coordinate(gtids, server, shift)
+    assert Coordinate.parse(str(place)) == place
 
 
 def test_a_place_moves_on_in_the_terms_of_its_server() -> None:
-    assert str(Place("0-1-7", shift=3).after(*arrays([("0-1", 8)]))) == "gtid=0-1-8 shift=3 seen=0-0-7"
-    assert str(Place("0-1-7", seen="0-2-3").after(*arrays([("0-2", 8)]))) == "gtid=0-2-8 seen=0-1-7"
-    assert str(Place("", A).after(*arrays([(A, 1), (A, 2)]))) == f"gtid={A}:1-2 server={A}"
-    assert Place("0-1-7").after(*arrays([("", 0)])) == Place("0-1-7")
-    assert str(Place(f"{A}:1").after(*arrays([("+", 0), (f"+{C}", 4), (A, 2)]))) == f"gtid={A}:1-2,{C}:4"
+    assert str(Coordinate("0-1-7", shift=3).after(*arrays([("0-1", 8)]))) == "gtid=0-1-8 shift=3 seen=0-0-7"
+    assert str(Coordinate("0-1-7", seen="0-2-3").after(*arrays([("0-2", 8)]))) == "gtid=0-2-8 seen=0-1-7"
+    assert str(Coordinate("", A).after(*arrays([(A, 1), (A, 2)]))) == f"gtid={A}:1-2 server={A}"
+    assert Coordinate("0-1-7").after(*arrays([("", 0)])) == Coordinate("0-1-7")
+    assert str(Coordinate(f"{A}:1").after(*arrays([("+", 0), (f"+{C}", 4), (A, 2)]))) == f"gtid={A}:1-2,{C}:4"

@@ -78,7 +78,7 @@ def test_each_stream_has_its_own_slot_and_spool(tmp_path: Path) -> None:
     assert (lake.read.slot, lake.read.pipeline, lake.read.ranges) == ("shop_lake", "shop_lake", True)
     assert (lake.read.spool, api.read.spool) == (f"{tmp_path}/kept/lake/spool", f"{tmp_path}/kept/api/spool")
     assert (lake.read.settings.before, api.read.settings.before) == (False, True)
-    assert lake.sink.place.folder == tmp_path
+    assert lake.sink.context.folder == tmp_path
     (far,) = streams(tmp_path, "lake", spool="s3://bucket/x")
     assert far.read.spool == "s3://bucket/x/lake"
 

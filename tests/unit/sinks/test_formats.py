@@ -17,7 +17,7 @@ import pytest
 from dblog.core.event import Op, change_schema, op_names
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError, SinkError
-from dblog.sinks.base import Place
+from dblog.sinks.base import SinkContext
 from dblog.sinks.debezium import Debezium
 from dblog.sinks.formats import Formatter, _events, envelope, event_columns, formatter
 from dblog.work import envelope as streaming
@@ -196,9 +196,9 @@ def test_debezium_tells_a_row_of_a_dump() -> None:
 
 
 def test_formatters_are_found_by_name(tmp_path: Path) -> None:
-    place = Place("shop", tmp_path)
-    assert formatter("envelope", place) is envelope
-    assert formatter("debezium", place) == Debezium("shop")
+    context = SinkContext("shop", tmp_path)
+    assert formatter("envelope", context) is envelope
+    assert formatter("debezium", context) == Debezium("shop")
     (tmp_path / "own_format_of_test.py").write_text(
         "import pyarrow as pa\n"
         "def short(rows, schema):\n"
@@ -209,7 +209,7 @@ def test_formatters_are_found_by_name(tmp_path: Path) -> None:
         "    short = staticmethod(short)\n"
     )
     for name in ("short", "Nested.short"):
-        own = pickle.loads(pickle.dumps(formatter(f"own_format_of_test:{name}", place)))
+        own = pickle.loads(pickle.dumps(formatter(f"own_format_of_test:{name}", context)))
         assert own(typed(changes(*ALL[:1])), SCHEMA).column("value").to_pylist() == ["1"]
 
 
@@ -224,7 +224,7 @@ def test_formatters_are_found_by_name(tmp_path: Path) -> None:
 )
 def test_a_formatter_that_is_not_there_is_said_to_be(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as wrong:
-        formatter(name, Place("shop", tmp_path))
+        formatter(name, SinkContext("shop", tmp_path))
     assert repr(name) in wrong.value.message
     assert wrong.value.hint
 
@@ -232,7 +232,7 @@ def test_a_formatter_that_is_not_there_is_said_to_be(tmp_path: Path, name: str, 
 def test_a_formatter_that_fails_when_it_is_imported_is_said_to(tmp_path: Path) -> None:
     (tmp_path / "broken_format_of_test.py").write_text("1 / 0")
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
-        formatter("broken_format_of_test:f", Place("shop", tmp_path))
+        formatter("broken_format_of_test:f", SinkContext("shop", tmp_path))
 
 
 def test_events_keep_the_order_and_have_their_places() -> None:

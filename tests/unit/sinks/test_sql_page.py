@@ -8,7 +8,7 @@ import pytest
 
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError
-from dblog.sinks.base import Place
+from dblog.sinks.base import SinkContext
 from dblog.sinks.sql import SqlSink
 
 PAGE = (Path(__file__).parents[3] / "docs/sinks/sql.md").read_text()
@@ -26,6 +26,6 @@ def test_every_setting_is_on_the_page_as_the_code_has_it(setting: object) -> Non
 def test_a_wrong_url_is_refused_and_not_shown(url: str) -> None:
     given = read_settings("sink", {"url": url}, SqlSink.settings)
     with pytest.raises(ConfigError) as refused:
-        SqlSink(given, Place("p", Path()))
+        SqlSink(given, SinkContext("p", Path()))
     assert "secret" not in str(refused.value)
     assert "url" in str(refused.value)

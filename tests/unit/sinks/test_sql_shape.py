@@ -7,8 +7,8 @@ import pytest
 
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SinkError
-from dblog.sinks.sql.mysql import MySQL
-from dblog.sinks.sql.postgres import Postgres
+from dblog.sinks.sql.mysql import MySQLTarget
+from dblog.sinks.sql.postgres import PostgresTarget
 from dblog.sinks.sql.shape import Changes, compare, holds, of_mysql
 
 GROWS = [
@@ -84,8 +84,8 @@ def test_a_key_cannot_be_left_out() -> None:
 
 # -- the types of new tables -----------------------------------------------------------------------------------------
 
-POSTGRES = Postgres("postgresql://u@h/d")
-MYSQL = MySQL("mysql://u@h/d")
+POSTGRES = PostgresTarget("postgresql://u@h/d")
+MYSQL = MySQLTarget("mysql://u@h/d")
 
 
 def schema(*types: tuple[str, pa.DataType], key: int = 1) -> TableSchema:

@@ -34,8 +34,10 @@ from dblog.errors import (
 
 
 class Connection(pymysql.connections.Connection):  # type: ignore[misc]  # the driver has no types
-    """A session. Where nothing is said of certificates, none are looked at: the driver would still read all those that
-    the system trusts, for each session, which takes longer than all else."""
+    """A session. Without certificate options it checks no certificates.
+
+    The driver would still load the system's trusted certificates for each session, which takes longer than the rest of
+    the connection."""
 
     def _create_ssl_ctx(self, given: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
         return given if isinstance(given, ssl.SSLContext) else _trusting()
@@ -43,16 +45,20 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]  # the d
 
 SESSION = {
     "time_zone": "'+00:00'",
-    # Nothing that changes what a select gives (PAD_CHAR_TO_FULL_LENGTH) or how our own text is read (ANSI_QUOTES).
+    # No mode that changes what a select returns (PAD_CHAR_TO_FULL_LENGTH) or how our statements are read (ANSI_QUOTES).
     "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
     "sql_select_limit": "18446744073709551615",
 }
+"""Settings of every session, so that a dump row and a log row give the same text for the same value."""
 CONNECT_SECONDS = 10
+"""How long a connection may take to open, in seconds, unless `connect_timeout` in the URL says otherwise."""
 PORT = 3306
+"""The default port."""
 
 SCHEMES = ("mysql", "mariadb")
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _WITHOUT_FILES = ("DISABLED", "PREFERRED")
+"""Modes that check no certificate: `ssl_ca` and `ssl_cert` would have no effect."""
 PARAMETERS = ("connect_timeout", "socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode")
 
 _ENCODE = "percent-encode special characters in names and passwords, e.g. %40 for '@', %2F for '/', %25 for '%'"
@@ -84,7 +90,7 @@ class Address:
 
     @property
     def ssl_mode(self) -> str:
-        """Whoever names an authority wants it to be asked, and whoever shows a certificate wants it to be seen."""
+        """The mode in the URL. Without it, `ssl_ca` implies VERIFY_CA and `ssl_cert` implies REQUIRED."""
         usual = "VERIFY_CA" if self.get("ssl_ca") else "REQUIRED" if self.get("ssl_cert") else "PREFERRED"
         return self.get("ssl_mode", usual).upper()
 
@@ -94,8 +100,8 @@ class Address:
         login = quote(self.user, safe="") + (":***" if self.password else "")
         host = f"[{self.host}]" if ":" in self.host else quote(self.host)
         query = "&".join(f"{name}={quote(value, safe='/')}" for name, value in self.parameters)
-        place = (f"{login}@" if login else "") + host + (f":{self.port}" if self.port != PORT else "")
-        return f"{self.scheme}://{place}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
+        authority = (f"{login}@" if login else "") + host + (f":{self.port}" if self.port != PORT else "")
+        return f"{self.scheme}://{authority}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
 
     def __str__(self) -> str:
         return self.masked
@@ -112,8 +118,8 @@ def parse(url: str) -> Address:
             "option 'url' is not a URL of MySQL or MariaDB: it must start with 'mysql://' or 'mariadb://'",
             hint="write it as mysql://user:password@host:3306/database?ssl_mode=REQUIRED",
         )
-    place, _, query = rest.partition("?")
-    if "@" in place.partition("/")[2] or "@" in query:  # part of the password would be taken for something else
+    authority, _, query = rest.partition("?")
+    if "@" in authority.partition("/")[2] or "@" in query:  # part of the password would be taken for something else
         raise ConfigError("option 'url' has an '@' after the first '/' of its address", hint=_ENCODE)
     if re.search(r"%(?![0-9A-Fa-f]{2})", url) or "#" in url:
         raise ConfigError("option 'url' cannot be parsed", hint=_ENCODE)
@@ -136,8 +142,8 @@ def parse(url: str) -> Address:
     return found
 
 
-def _port(place: str) -> int:
-    text = re.sub(r"^(\[.*\]|[^:]*)", "", place).removeprefix(":")
+def _port(authority: str) -> int:
+    text = re.sub(r"^(\[.*\]|[^:]*)", "", authority).removeprefix(":")
     if not text:
         return PORT
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
@@ -157,7 +163,7 @@ def _validate(found: Address) -> None:
     if not found.host and not found.get("socket"):
         raise ConfigError("option 'url' names no host", hint="write it as mysql://user:password@host:3306/database")
     if "," in found.host:
-        raise ConfigError("option 'url' names several hosts", hint="name one: a place in the log is one server's")
+        raise ConfigError("option 'url' names several hosts", hint="name one: log positions belong to one server")
     if not found.user:
         raise ConfigError("option 'url' names no user", hint="write it as mysql://user:password@host:3306/database")
     if found.ssl_mode not in SSL_MODES:
@@ -206,7 +212,7 @@ def connect(url: str | Address, *, program: str = "dblog") -> Connection:
 
 
 def _trusting() -> ssl.SSLContext:
-    """TLS with whoever is there."""
+    """TLS that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -232,14 +238,14 @@ def _encryption(address: Address) -> ssl.SSLContext:
 
 @dataclass(frozen=True)
 class Server:
-    """What is at the other end."""
+    """The kind and version of a server."""
 
     flavor: Flavor
     version: tuple[int, int, int]
 
     @property
     def log_status(self) -> str:
-        """The statement that tells where the log ends."""
+        """The statement that returns the end of the log."""
         renamed = self.flavor is MYSQL and self.version >= (8, 2, 0)
         return "show binary log status" if renamed else "show master status"
 
@@ -248,7 +254,8 @@ _SERVERS: WeakKeyDictionary[Connection, Server] = WeakKeyDictionary()
 
 
 def server(connection: Connection) -> Server:
-    """Asked for and not taken from the handshake, in which a proxy or an old MariaDB says something else."""
+    """The server's kind and version, by a query: in the handshake a proxy or an old MariaDB may report another
+    version."""
     if connection not in _SERVERS:
         with translating("asking for the version"), connection.cursor() as cursor:
             cursor.execute("select version()")
@@ -257,7 +264,7 @@ def server(connection: Connection) -> Server:
 
 
 def read_version(text: str) -> Server:
-    """From the server's `version()`, as in "10.11.6-MariaDB-0+deb12u1-log" or "8.4.0"."""
+    """The kind and version in the server's `version()`, like "10.11.6-MariaDB-0+deb12u1-log" or "8.4.0"."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     if numbers is None:
         raise PreconditionFailed(f"the server's version is not understood: {text!r}")
@@ -271,7 +278,7 @@ def identifier(*names: str) -> str:
 
 
 class ServerError(Exception):
-    """An error that the server sent where the driver does not listen."""
+    """An error packet that our own code received, where the driver does not read."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number, text)
@@ -300,7 +307,8 @@ GONE = {1051, 1054, 1072, 1109, 1146, 1412, 1932}
 _RESOURCES = {1021, 1037, 1038, 1041, 1114, 3019, 1030}
 _CANCELLED = {1317, 1969, 3024}
 
-# What 1236, the answer to every problem with a place in the log, says. It is English whatever the server's language is.
+# The server answers every problem with a log position with error 1236, so its text decides. It is English on every
+# server.
 _SAME_READER = r"same server_uuid/server_id|same server.id"
 _NO_LOG = r"binary log is not open|server id was not set|not configured"
 
@@ -339,7 +347,7 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
         return PreconditionFailed, "set log_bin and server_id and restart the server"
     if number in (1236, 1373, 1220):
         return PositionLost, (
-            "the server no longer has this place in its log: start with a new checkpoint and a new dump; unless the "
+            "the server no longer has this position in its log: start with a new checkpoint and a new dump; unless the "
             "log was reset, raise binlog_expire_logs_seconds (expire_logs_days), which keeps it for longer"
         )
     if number in _LOST:

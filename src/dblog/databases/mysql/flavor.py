@@ -1,4 +1,4 @@
-"""MySQL and MariaDB: where two families of servers differ, as data."""
+"""MySQL and MariaDB: the differences between the two, as data."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dblog.databases.mysql.gtid import GtidPosition, Gtids, GtidSet
 
 @dataclass(frozen=True)
 class Flavor:
-    """One of the two families."""
+    """MySQL or MariaDB."""
 
     name: str
     collection: str
     """How `information_schema` spells the type of a geometry that is a collection."""
     text_geometry: bool
-    """A table map gives character sets for geometries too."""
+    """Whether a table map lists character sets for geometries too."""
     fixed_binary: frozenset[str]
     """Types that the log shows as BINARY(n); only the catalog tells them from it."""
     hidden: str
-    """A pattern of the names of columns that the log has and the catalog does not: hashes of long unique keys."""
+    """A pattern of column names that occur in the log but not in the catalog: hashes of long unique keys."""
     gtids: type[Gtids]
     time_limit: str
     """The setting that ends a select after some seconds."""
     persists: bool
-    """SET PERSIST keeps a setting over a restart."""
+    """Whether the server has SET PERSIST, which keeps a setting over a restart."""
     plain_vector: bool
-    """The log shows VECTOR(n) as VARBINARY(4n), and so do we."""
+    """Whether the log shows VECTOR(n) as VARBINARY(4n). Then we do too."""
 
 
 MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, "max_execution_time = {0}000", True, False)

@@ -1,12 +1,15 @@
-"""GTIDs: a place in the log by the transactions before it. It is the same on every server of a cluster, where files and
-places in them are not.
+"""GTIDs: a point in the log, named by the transactions before it.
 
-A transaction has an origin and a number. MySQL remembers every number of each origin (a UUID, with a tag or without),
-MariaDB of each domain the last transaction: its server and its number. So there are two kinds of GTIDs with the same
-methods, and a `Flavor` says which kind its servers have.
+Files and bytes of the log differ between the servers of a cluster; GTIDs do not. A GTID is an origin and a number.
 
-A server can have transactions that the servers before it do not have: somebody has written to a replica. Those that lie
-in its log in front of a transaction that was delivered (`ahead`) were not there when the stream passed their place.
+* MySQL keeps a GTID set: every number of each origin. An origin is a server's UUID, with or without a tag.
+* MariaDB keeps a GTID position: for each domain, the server and the number of the last transaction.
+
+`GtidSet` and `GtidPosition` have the same methods (`Gtids`); a `Flavor` says which of them its servers use.
+
+A server can have transactions that the stream's previous server does not have, because somebody wrote to a replica.
+Such a transaction is `AHEAD` if it stands in the new log before a transaction that was already delivered: the stream
+has passed that point and cannot deliver it any more.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ DIVERGED = (
     "which dumps the tables again"
 )
 AHEAD = "+"
-"""How the origin of a transaction begins that lies in front of delivered ones and was not delivered."""
+"""Prefix of the origin of a transaction that was not delivered and stands in the log before delivered ones."""
 AHEAD_OF_OTHERS = "++"
-"""MariaDB: the same, if the delivered ones are of other domains only. In its own domain it comes after them."""
+"""MariaDB: the same, where all the delivered ones after it are of other domains. In its own domain it is the newest."""
 
 
 class Gtids(Protocol):
-    """The transactions before a place in the log."""
+    """The transactions before a point in the log."""
 
     @classmethod
     def parse(cls, text: str, seen: str = "") -> Self: ...
@@ -43,47 +46,50 @@ class Gtids(Protocol):
 
     @property
     def seen(self) -> str:
-        """What is known of these transactions beside the text."""
+        """What `parse` needs beside the text to make an equal object."""
         ...
 
     def __le__(self, other: Self) -> bool:
-        """Whether the other place has all of these behind it."""
+        """Whether the other point is the same or later in the log: all of these transactions are before it."""
         ...
 
     def within(self, other: Self) -> bool:
-        """Whether each of these transactions is known to be before the other place."""
+        """Whether each of these transactions, also those in `seen`, is known to be before the other point."""
         ...
 
     def after(self, origins: Names, numbers: Ints) -> Self:
-        """The place after some more transactions, in the order of the log. Those without an origin do not count."""
+        """The point after these further transactions, which are in the order of the log. A transaction without an
+        origin is ignored."""
         ...
 
-    def delivered(self, first: Self | None = None, server: str = "") -> Delivered:
-        """Tells what was delivered up to here, read from the log of `server`, in a log that begins with what comes
-        after `first`."""
+    def delivered(self, first: Self | None = None, server: str = "") -> DeliveredFilter:
+        """A filter for a log that begins after `first`: it tells the transactions before this point, which were
+        delivered, from the others. They were read from the log of `server`."""
         ...
 
 
-class Delivered(Protocol):
-    """Tells, of the transactions of a log that begins further back, which were before a place."""
+class DeliveredFilter(Protocol):
+    """Finds the transactions that were already delivered in a log that is read from further back."""
 
     @property
     def awaits(self) -> bool:
-        """Whether the log has not yet shown all transactions before the place."""
+        """Whether some delivered transactions have not come yet."""
         ...
 
     def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Names]:
-        """Of the next transactions, which were delivered, and a mark (`AHEAD`, `AHEAD_OF_OTHERS`) for each that was not
-        although it is in front of some that were, and was not on the server that they came from."""
+        """For the next transactions of the log: which were delivered, and a mark for each.
+
+        The mark is `AHEAD` or `AHEAD_OF_OTHERS` for a transaction that was not delivered, stands before delivered ones,
+        and was not on the server that they were read from. It is empty for all others."""
         ...
 
 
 @dataclass(frozen=True)
 class Between:
-    """Passes over all but the transactions between two places (`Delivered`)."""
+    """A `DeliveredFilter` that lets only the transactions between two points through."""
 
-    start: Delivered
-    end: Delivered
+    start: DeliveredFilter
+    end: DeliveredFilter
 
     @property
     def awaits(self) -> bool:
@@ -96,7 +102,7 @@ class Between:
 
 @dataclass(frozen=True)
 class GtidSet:
-    """MySQL's: of each origin, ranges of numbers, both ends included, in order and apart."""
+    """MySQL's GTID set: for each origin, ranges of numbers with both ends included, sorted and not touching."""
 
     ranges: Mapping[str, Ints] = field(default_factory=dict)
 
@@ -142,7 +148,7 @@ class GtidSet:
         return GtidSet(ranges)
 
     def has(self, origins: Names, numbers: Ints) -> Mask:
-        """Which of some transactions are in the set."""
+        """Which of the transactions are in the set."""
         found = np.zeros(len(numbers), np.bool_)
         for origin in set(origins.tolist()) & set(self.ranges):
             ranges, mine = self.ranges[origin], origins == origin
@@ -154,13 +160,13 @@ class GtidSet:
         ranges = self.ranges.get(origin)
         return 0 if ranges is None else int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
-    def delivered(self, first: GtidSet | None = None, server: str = "") -> Delivered:
-        """Without `first` the log is one whose positions were counted: it is not waited for anything."""
+    def delivered(self, first: GtidSet | None = None, server: str = "") -> DeliveredFilter:
+        """Without `first` the log is read at the position itself, so no delivered transaction is awaited."""
         return _SetDelivered(self, first or self)
 
 
 class _SetDelivered:
-    """Counts, of each origin, the delivered transactions that the log has not yet shown."""
+    """The filter of a `GtidSet`. Counts for each origin the delivered transactions that have not come yet."""
 
     def __init__(self, gtids: GtidSet, first: GtidSet) -> None:
         self._gtids = gtids
@@ -178,7 +184,7 @@ class _SetDelivered:
             for origin in set(origins[delivered].tolist()):
                 self._left[origin] -= int(np.count_nonzero(delivered & (origins == origin)))
             for server in set(servers[~delivered].tolist()):
-                # what one server has written comes in its order, or in another one that makes no difference
+                # The transactions of one server come in its own order, or in an order that makes no difference.
                 others = np.flatnonzero(delivered & (servers != server))
                 awaited = any(left for origin, left in self._left.items() if _server(origin) != server)
                 reach = len(numbers) if awaited else int(others[-1]) if len(others) else 0
@@ -195,7 +201,7 @@ def _pairs(numbers: Ints) -> Ints:
 
 
 def _merged(ranges: Ints) -> Ints:
-    """The ranges in order, with those that touch joined."""
+    """The ranges, sorted. Ranges that touch or overlap become one."""
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     reach = np.maximum.accumulate(ranges[:, 1])
     first = np.flatnonzero(np.append(True, ranges[1:, 0] > reach[:-1] + 1))
@@ -204,11 +210,11 @@ def _merged(ranges: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class GtidPosition:
-    """MariaDB's: of each domain, the server and the number of the last transaction. An origin is `domain-server`.
+    """MariaDB's GTID position: for each domain, the server and the number of the last transaction.
 
-    `last_of` has the last number of each origin that is known, which tells the transactions of the stream's servers
-    from others with smaller numbers. The server 0, which no server is, stands in it for those that are not named: what
-    they wrote up to that number was before the stream began.
+    An origin is `domain-server`. `last_of` has the last known number of each origin. It tells the stream's own
+    transactions from foreign ones with smaller numbers. The entry of server 0, which no real server has, stands for all
+    servers without an entry: what they wrote up to that number was before the stream began.
     """
 
     last: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -226,9 +232,11 @@ class GtidPosition:
 
     @classmethod
     def begun(cls, text: str, state: str) -> GtidPosition:
-        """Of a stream that begins at a position, by the last transactions of all origins that its server has logged.
-        The numbers of a domain grow, so that a server which is not among them can have written none that is greater
-        than the least of theirs."""
+        """The GTID position of a new stream. `state` has the last transaction of every origin that the server has
+        logged.
+
+        The numbers of a domain only grow. So a server that is not in `state` cannot have written a number above the
+        smallest one in it."""
         last_of = {f"{domain}-{server}": number for domain, server, number in _parts(state)}
         least: dict[str, int] = {}
         for domain, _, number in _parts(state):
@@ -250,7 +258,7 @@ class GtidPosition:
         return self <= other and all(other.has(origin, number) for origin, number in self.last_of.items())
 
     def has(self, origin: str, number: int) -> bool:
-        """Whether the transaction was before the place, if it is one of those before the last of its domain."""
+        """Whether the transaction is before this point, given that it is not after the last of its domain."""
         return number <= self.last_of.get(origin, self.last_of.get(f"{origin.partition('-')[0]}-0", 0))
 
     def after(self, origins: Names, numbers: Ints) -> GtidPosition:
@@ -263,17 +271,17 @@ class GtidPosition:
                 last[domain] = server, int(numbers[at])
         return GtidPosition(last, last_of)
 
-    def delivered(self, first: GtidPosition | None = None, server: str = "") -> Delivered:
+    def delivered(self, first: GtidPosition | None = None, server: str = "") -> DeliveredFilter:
         return _PositionDelivered(self, {} if first is None else first.last, server)
 
 
 class _PositionDelivered:
-    """Waits, in each domain, for the last transaction that was delivered.
+    """The filter of a `GtidPosition`. Waits in each domain for the last transaction that was delivered.
 
-    Domains do not depend on each other, so a new transaction of one domain may lie in front of delivered ones of
-    another. It is accepted there from two servers: the one that the stream was read from, and the one that wrote the
-    last delivered transaction of its domain. From any other server it gets a mark, because the server that the stream
-    was read from may never have had it.
+    Domains are independent, so a new transaction of one domain may stand before delivered ones of another. That is
+    accepted from two servers: the one that the stream was read from, and the one that wrote the last delivered
+    transaction of the domain. A transaction of any other server gets a mark, because the server that the stream was
+    read from may never have had it.
     """
 
     def __init__(self, gtids: GtidPosition, passed: Mapping[str, tuple[str, int]], server: str) -> None:
@@ -321,31 +329,31 @@ def _parts(text: str) -> list[tuple[str, str, int]]:
 
 
 def _last_of_each(origins: Names) -> Iterator[tuple[str, int]]:
-    """Each different origin with its last place, in the order of these places."""
+    """Each different origin with its last index, sorted by that index."""
     backwards = origins[::-1].tolist()
     last = {origin: len(origins) - 1 - backwards.index(origin) for origin in set(backwards) - {"", AHEAD}}
     yield from sorted(last.items(), key=lambda found: found[1])
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in the log in terms that outlive a server: what an offset has beside its position.
+class Coordinate:
+    """A position in terms that all servers of a cluster share. An offset keeps it beside the position.
 
-    `shift` is added to the numbers of the server's files, so that positions grow although another server, or the same
-    one after its log was reset, counts its files anew.
+    `shift` is added to the server's file numbers. It keeps positions growing when another server, or the same server
+    after a reset of its log, numbers its files differently.
     """
 
     gtids: str = ""
     server: str = ""
-    """The server that the position is of, where it has a name."""
+    """The server whose log the position counts; empty for a server without a name."""
     shift: int = 0
     created: int = 0
-    """When the file of the position was begun: after a reset there may be another one of its number."""
+    """When the position's file was created. After a reset another file may have the same number."""
     seen: str = ""
-    """What is known of the transactions beside `gtids` (`Gtids.seen`). An offset of an earlier version has none."""
+    """`Gtids.seen`. Empty in an offset of an earlier version."""
 
     @classmethod
-    def parse(cls, text: str | None) -> Place:
+    def parse(cls, text: str | None) -> Coordinate:
         words = dict(word.split("=", 1) for word in (text or "").split())
         shift, created = (int(words.get(name, 0)) for name in ("shift", "created"))
         return cls(words.get("gtid", ""), words.get("server", ""), shift, created, words.get("seen", ""))
@@ -357,11 +365,11 @@ class Place:
 
     @property
     def log(self) -> tuple[str, int]:
-        """Positions of two places count the same log if this is the same."""
+        """Two coordinates with the same value here have positions of the same log."""
         return self.server, self.shift
 
-    def after(self, origins: Names, numbers: Ints) -> Place:
-        """The place after some more transactions."""
+    def after(self, origins: Names, numbers: Ints) -> Coordinate:
+        """The coordinate after these further transactions."""
         named = next((name for origin in origins.tolist() if (name := unmarked(origin))), None)
         if named is None:
             return self
@@ -370,5 +378,5 @@ class Place:
 
 
 def _kind(origin: str) -> type[Gtids]:
-    """Whose an origin is: the UUID at the beginning of MySQL's has more dashes."""
+    """The kind of GTIDs that an origin belongs to: MySQL's begin with a UUID, which has four dashes."""
     return GtidSet if origin[:36].count("-") == 4 and len(origin) >= 36 else GtidPosition

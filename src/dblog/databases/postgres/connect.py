@@ -1,8 +1,8 @@
 """Connections to PostgreSQL: the `url` option, the settings of every session, and what a driver error means to us.
 
-Every session speaks one dialect (`SESSION`), because a dump row and a log row must give the same text for the same
-value. The settings travel as start-up `options`, so they also reach replication connections, where `SET` is not
-available, and they beat what `ALTER ROLE ... SET` or `ALTER DATABASE ... SET` say.
+Every session has the same settings (`SESSION`), because a dump row and a log row must give the same text for the same
+value. They are sent as start-up `options`. So they also work on replication connections, which have no `SET`, and they
+override `ALTER ROLE ... SET` and `ALTER DATABASE ... SET`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ SESSION = {
     "row_security": "off",
 }
 REPLICATION = {"logical_decoding_work_mem": "256MB"}
-"""Decode large transactions in memory: up to twice as fast as spilling them at the server's default of 64MB."""
+"""Settings of replication sessions. The server decodes transactions of up to 256 MB in memory: up to twice as fast as
+writing them to disk above its default of 64 MB."""
 
 DEFAULTS = {
     "connect_timeout": "10",
@@ -54,7 +55,8 @@ DEFAULTS = {
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
-    # Keep-alives are silent while our own data is unacknowledged; without this a dead network takes 15 minutes to show.
+    # TCP sends no keep-alives while our own data is unacknowledged. Without this limit (in milliseconds) a dead network
+    # is noticed after 15 minutes only.
     "tcp_user_timeout": "60000",
 }
 
@@ -96,17 +98,17 @@ class Address:
         """The address as a URL in which every secret is `***`."""
         rest = {name: value for name, value in self.parameters if name not in {"user", "dbname", "password"}}
         in_url = "host" in rest and not any(host.startswith(("/", "@")) for host in self.hosts)
-        place = ""
+        authority = ""
         if in_url:
             ports = rest.pop("port", "").split(",")
             ports = ports * len(self.hosts) if len(ports) == 1 else ports
             hosts = [f"[{host}]" if ":" in host else quote(host) for host in self.hosts]
-            place = ",".join(f"{h}:{p}" if p else h for h, p in zip(hosts, ports, strict=True))
+            authority = ",".join(f"{h}:{p}" if p else h for h, p in zip(hosts, ports, strict=True))
             del rest["host"]
         user = quote(self.get("user"), safe="")
         login = f"{user}:***@" if self.get("password") else f"{user}@" if user else ""
         query = "&".join(f"{k}={'***' if k in SECRETS else quote(v, safe='/,')}" for k, v in rest.items())
-        return f"postgresql://{login}{place}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
+        return f"postgresql://{login}{authority}/{quote(self.database, safe='')}" + (f"?{query}" if query else "")
 
     def __str__(self) -> str:
         return self.masked
@@ -168,7 +170,7 @@ def connect(
 ) -> Connection:
     """Open a session with our settings; with `replication`, a logical replication one. Raises SourceError.
 
-    What the URL says wins over our defaults (time-outs, keep-alives, application name), but not over `SESSION`.
+    The URL overrides our defaults (time-outs, keep-alives, application name), but not `SESSION`.
     """
     address = parse(url) if isinstance(url, str) else url
     given = dict(address.parameters)
@@ -214,7 +216,7 @@ def literal(text: str) -> str:
 
 
 class ServerError(Exception):
-    """An error that the server sent where the driver does not listen."""
+    """An error message that our own code received, where the driver does not read."""
 
     def __init__(self, state: str, text: str, detail: str, function: str) -> None:
         super().__init__(text)
@@ -225,7 +227,7 @@ class ServerError(Exception):
 
     @staticmethod
     def of(exc: psycopg2.Error) -> ServerError:
-        """What a driver's error says."""
+        """The same for an error of the driver."""
         diag = exc.diag
         text = diag.message_primary or str(exc) or type(exc).__name__
         return ServerError(exc.pgcode or "", text, diag.message_detail or "", diag.source_function or "")
@@ -242,8 +244,8 @@ def translating(doing: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
         raise translate(exc, doing, secrets=secrets) from (None if leaks else exc)
 
 
-# What a refused connection means. The driver gives no SQLSTATE for these, so the server's (English) text must do;
-# what is not listed counts as a broken connection.
+# Refused connections: a pattern of the message and the hint to show. The driver gives no SQLSTATE for these, so the
+# server's English text decides. A message that no pattern matches counts as a broken connection.
 _REFUSED = {
     r"unsupported (options )?startup parameter|bouncer|no such database: ": (
         "this looks like a connection pooler such as PgBouncer, which passes on neither session settings nor "
@@ -272,7 +274,7 @@ _REFUSED = {
     r"invalid (integer )?value|invalid \w+ value": "check the parameters in the URL",
 }
 
-# The C functions that raise 55000 or 42704 for a slot: unlike the message they are not translated.
+# The server's C functions that raise 55000 or 42704 for a slot. Their names are never translated, unlike the message.
 _SLOT_FUNCTIONS = re.compile(r"ReplicationSlot|CreateDecodingContext|LogicalReplication|slot|SlotInvalidation", re.I)
 
 
@@ -332,7 +334,7 @@ def _meaning_without_state(exc: Exception) -> tuple[type[SourceError], str | Non
             if re.search(pattern, text, re.IGNORECASE):
                 return PreconditionFailed, hint
         return ConnectionLost, "check that the server runs and can be reached from here"
-    # A walsender that goes away leaves libpq without a message: "error with status PGRES_COPY_BOTH and no message ..."
+    # When a walsender ends, libpq has no message: "error with status PGRES_COPY_BOTH and no message ..."
     broken = (
         r"no message from the libpq|closed|connection|EOF detected|could not (receive|send)|SSL |no COPY in progress"
     )
@@ -342,7 +344,8 @@ def _meaning_without_state(exc: Exception) -> tuple[type[SourceError], str | Non
 
 
 def _text(error: ServerError) -> str:
-    """The server's message, with the detail where that speaks of the server and not of somebody's rows."""
+    """The server's message. The detail is added where it is about the server; elsewhere it could quote a user's
+    rows."""
     text = error.text
     if error.state[:2] in {"08", "28", "53", "55", "57", "42"} and error.detail:
         text = f"{text} ({error.detail})"

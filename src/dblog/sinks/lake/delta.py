@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, TimestampNTZType
 from dblog.core.schema import TableName
 from dblog.sinks.base import Batch
 from dblog.sinks.folder import Folder, folder_name
-from dblog.sinks.lake.sink import LakeSink, Mark
+from dblog.sinks.lake.sink import BatchMark, LakeSink
 from dblog.sinks.lake.target import quoted
 
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -38,7 +38,7 @@ class DeltaSink(LakeSink):
 
     def _name(self, table: TableName) -> str:
         if self.given["path"] is not None:
-            folder = Folder.of(self.given["path"], self.place) / folder_name(table)
+            folder = Folder.of(self.given["path"], self.context) / folder_name(table)
             return f"delta.{quoted(folder.uri)}"
         return f"{self._room(table)}.{quoted(table.name)}"
 
@@ -61,17 +61,17 @@ class DeltaSink(LakeSink):
         return found
 
     def _mark(self, batch: Batch) -> Mapping[str, str]:
-        mark = {"dblog": self.place.pipeline, "batch": batch.id, "position": batch.position}
+        mark = {"dblog": self.context.pipeline, "batch": batch.id, "position": batch.position}
         return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(mark)}
 
-    def _last_mark(self, name: str) -> Mark | None:
+    def _last_mark(self, name: str) -> BatchMark | None:
         from pyspark.sql import functions as f
 
         marks = f.from_json("userMetadata", "dblog string, batch bigint, position bigint").alias("mark")
         history = self._spark.sql(f"DESCRIBE HISTORY {name} LIMIT {LOOK_BACK}").select("version", marks)
-        ours = history.where(f.col("mark.dblog") == self.place.pipeline).orderBy(f.desc("version"))
+        ours = history.where(f.col("mark.dblog") == self.context.pipeline).orderBy(f.desc("version"))
         found = ours.select("mark.batch", "mark.position").first()
-        return Mark(*found) if found else None
+        return BatchMark(*found) if found else None
 
 
 def _has_local_times(kind: DataType) -> bool:

@@ -64,11 +64,11 @@ def versions(
         ),
     )
     on = reduce(lambda a, b: a & b, (f.col(quoted(c)) == f.col(f"_k{n}") for n, c in enumerate(key)))
-    place = f.struct("_lsn", "_seq")
-    known = facts.join(opened, on, "left").where(f.col("_opened").isNull() | (place > f.col("_opened")))
+    order = f.struct("_lsn", "_seq")
+    known = facts.join(opened, on, "left").where(f.col("_opened").isNull() | (order > f.col("_opened")))
     ordered = Window.partitionBy(*(quoted(c) for c in key)).orderBy("_lsn", "_seq")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ends = f.array(*(_literal(t) for t in truncates)) if truncates else f.array().cast(_PLACES)
+    ends = f.array(*(_literal(t) for t in truncates)) if truncates else f.array().cast(_ENDS)
     filled = known.select(
         *(quoted(c) for c in key),
         *(_carried(c, n, so_far).alias(c) for n, c in enumerate(rest)),
@@ -83,10 +83,10 @@ def versions(
     )
     # After a truncate there is no version that a dump could find again.
     told = filled if truncates else filled.where(~((f.col("_op") == "read") & same))
-    later = f.lead(f.struct(place.alias("place"), f.col("valid_from").alias("at"))).over(ordered)
-    emptied = f.get(f.filter(ends, lambda end: end["place"] > place), f.lit(0))
+    later = f.lead(f.struct(order.alias("order"), f.col("valid_from").alias("at"))).over(ordered)
+    emptied = f.get(f.filter(ends, lambda end: end["order"] > order), f.lit(0))
     told = told.withColumn("_end", f.least(later, emptied))
-    first = f.when(f.size(ends) > 0, f.least(f.struct(place.alias("place"), f.col("valid_from").alias("at")), ends[0]))
+    first = f.when(f.size(ends) > 0, f.least(f.struct(order.alias("order"), f.col("valid_from").alias("at")), ends[0]))
     written = [*(quoted(c) for c in columns), "_lsn", "_seq"]
     opens = told.where("_op <> 'delete'").select(
         *written,
@@ -103,15 +103,15 @@ def versions(
     return opens.unionByName(closes)
 
 
-_PLACES = "array<struct<place:struct<_lsn:bigint,_seq:int>,at:timestamp>>"
+_ENDS = "array<struct<order:struct<_lsn:bigint,_seq:int>,at:timestamp>>"
 
 
 def _literal(truncate: Truncate) -> Column:
     from pyspark.sql import functions as f
 
     lsn, seq, at = truncate
-    place = f.struct(f.lit(lsn).cast("bigint").alias("_lsn"), f.lit(seq).cast("int").alias("_seq"))
-    return f.struct(place.alias("place"), f.timestamp_micros(f.lit(at)).alias("at"))
+    order = f.struct(f.lit(lsn).cast("bigint").alias("_lsn"), f.lit(seq).cast("int").alias("_seq"))
+    return f.struct(order.alias("order"), f.timestamp_micros(f.lit(at)).alias("at"))
 
 
 def _facts(table: TableBatch, columns: Sequence[str], values: Mapping[str, Column], now: int) -> DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dblog.core.schema import TableName
 from dblog.sinks.base import Batch
 from dblog.sinks.folder import Folder
-from dblog.sinks.lake.sink import LakeSink, Mark
+from dblog.sinks.lake.sink import BatchMark, LakeSink
 from dblog.sinks.lake.target import quoted
 
 CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -33,7 +33,7 @@ class IcebergSink(LakeSink):
         }
         options = dict(self.given["options"])
         if self.given["path"] is not None:
-            options = {"type": "hadoop", "warehouse": Folder.of(self.given["path"], self.place).uri, **options}
+            options = {"type": "hadoop", "warehouse": Folder.of(self.given["path"], self.context).uri, **options}
         if options:  # else the catalog is set up where Spark is
             settings[catalog] = CATALOG
         # A catalog that remembers tables does not see the columns that another session has added.
@@ -51,19 +51,19 @@ class IcebergSink(LakeSink):
 
     def _mark(self, batch: Batch) -> Mapping[str, str]:
         return {
-            f"{PROPERTY}.dblog-pipeline": self.place.pipeline,
+            f"{PROPERTY}.dblog-pipeline": self.context.pipeline,
             f"{PROPERTY}.dblog-batch": str(batch.id),
             f"{PROPERTY}.dblog-position": str(batch.position),
         }
 
-    def _last_mark(self, name: str) -> Mark | None:
+    def _last_mark(self, name: str) -> BatchMark | None:
         from pyspark.sql import functions as f
 
         summary = f.col("summary")
-        ours = self._spark.table(f"{name}.snapshots").where(summary["dblog-pipeline"] == self.place.pipeline)
+        ours = self._spark.table(f"{name}.snapshots").where(summary["dblog-pipeline"] == self.context.pipeline)
         found = (
             ours.orderBy(f.desc("committed_at"))
             .select(summary["dblog-batch"].cast("bigint"), summary["dblog-position"].cast("bigint"))
             .first()
         )
-        return Mark(*found) if found else None
+        return BatchMark(*found) if found else None

@@ -24,7 +24,7 @@ from pyspark.sql.types import DataType
 from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, mapping, text
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.lake import current, history
 from dblog.sinks.lake.target import Fit, check_names, columns_of, quoted
 from dblog.sinks.net_effect import net
@@ -52,7 +52,7 @@ CONFLICTS = ("Concurrent", "CommitFailedException", "CommitStateUnknownException
 """In the name of what a connector raises when somebody else has committed first."""
 
 
-class Mark(NamedTuple):
+class BatchMark(NamedTuple):
     """The last batch that a table has of this pipeline."""
 
     batch: int
@@ -85,10 +85,10 @@ class LakeSink(Sink):
         PACKAGE,
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
+        super().__init__(given, context)
         self._columns: dict[str, dict[str, DataType]] = {}
-        self._marks: dict[str, Mark] = {}
+        self._marks: dict[str, BatchMark] = {}
 
     @property
     def spark_settings(self) -> Mapping[str, str]:
@@ -116,7 +116,7 @@ class LakeSink(Sink):
         """The settings of Spark that have commits carry the mark of a batch."""
 
     @abstractmethod
-    def _last_mark(self, name: str) -> Mark | None:
+    def _last_mark(self, name: str) -> BatchMark | None:
         """The mark of the last commit of this pipeline to a table."""
 
     def _properties(self, columns: Mapping[str, DataType], *, widened: bool) -> dict[str, str]:
@@ -141,7 +141,7 @@ class LakeSink(Sink):
             mark = self._marks.get(name) or self._last_mark(name)
             if mark is None or not mark.has(batch):
                 self._bring(name, table, fit)
-                mark = Mark(batch.id, batch.position)
+                mark = BatchMark(batch.id, batch.position)
             self._marks[name] = mark
 
     def _bring(self, name: str, table: TableBatch, fit: Fit) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dblog.core.schema import TableName
-from dblog.sinks.sql.target import PLACE, Session, Target
+from dblog.sinks.sql.target import ORDER, Session, Target
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Ledger:
         name = deleted(table)
         if self._target.found(session, TableName(self._schema, name)) is None:
             columns = [f"{self._target.quoted(n)} {kind} not null" for n, kind in key.items()]
-            columns += [f"{n} {kind} not null" for n, kind in PLACE.items()]
+            columns += [f"{n} {kind} not null" for n, kind in ORDER.items()]
             primary = f"primary key ({', '.join(self._target.quoted(n) for n in key)})"
             options = self._target.table_options(session)
             session.run(f"create table {self.name(name)} ({', '.join([*columns, primary])}){options}")

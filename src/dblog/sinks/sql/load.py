@@ -31,7 +31,7 @@ _DONE = "task long, rows long, error binary"
 
 
 @dataclass(frozen=True)
-class Load:
+class TaskLoad:
     """Loads the rows of one Spark task."""
 
     target: Target
@@ -91,7 +91,7 @@ def load(
 ) -> tuple[int, ...]:
     """Put rows, whose columns have these names there, into the staging table of a table with this key; the tasks whose
     rows count. Raises SinkError."""
-    done = rows.mapInArrow(Load(target, stage, tuple(names), table, tuple(key)), _DONE).collect()
+    done = rows.mapInArrow(TaskLoad(target, stage, tuple(names), table, tuple(key)), _DONE).collect()
     for told in done:
         if told.error is not None:
             error = pickle.loads(told.error)

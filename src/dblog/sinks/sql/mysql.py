@@ -24,7 +24,7 @@ from dblog.databases.mysql.flavor import MARIADB
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
 from dblog.sinks.sql.shape import Found, of_mysql
-from dblog.sinks.sql.target import Session, Staged, Target, newer, refused
+from dblog.sinks.sql.target import Session, StagedRows, Target, newer, refused
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -59,7 +59,7 @@ _VALUES = {1048, 1264, 1265, 1292, 1366, 1406, 1411, 3140, 4025}
 
 
 @dataclass(frozen=True, repr=False)
-class MySQL(Target):
+class MySQLTarget(Target):
     """A server of MySQL or MariaDB; its databases are what others call schemas."""
 
     url: str
@@ -209,23 +209,23 @@ class MySQL(Target):
                         raise text.Refused(at_row[1], begin + int(at_row[2]) - 1, str(said), hint=_HOLDS) from exc
                 begin = end
 
-    def deletes(self, staged: Staged) -> str:
+    def deletes(self, staged: StagedRows) -> str:
         table = staged.table  # without an alias, which would be looked for in the session's own database
         return (
             f"delete {table} from {staged.stage} as s straight_join {table} on {staged.matching(table, 's')} "
             f"where {newer('s', table)} and s._gone and {staged.counted}"
         )
 
-    def tombstones(self, staged: Staged, least: int, after: tuple[int, int]) -> str:
+    def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
         key = ", ".join(staged.key)
         return (
             f"insert into {staged.deleted} ({key}, _lsn, _seq) "
             f"select {', '.join(f's.{name}' for name in staged.key)}, s._lsn, s._seq from {staged.stage} as s "
             f"where s._gone and {staged.counted} and s._lsn >= {least} and (s._lsn, s._seq) > ({after[0]}, {after[1]}) "
-            f"on duplicate key update {_place(staged.deleted)}"
+            f"on duplicate key update {_newer_order(staged.deleted)}"
         )
 
-    def upserts(self, staged: Staged, where: str) -> Sequence[str]:
+    def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
         columns = [*staged.columns, "_lsn", "_seq"]
         table = staged.table
         blank = [n for n in staged.columns if n not in staged.key and _lacks_blank(staged.types[n])]
@@ -248,11 +248,11 @@ class MySQL(Target):
         upsert = (
             f"insert into {table} ({', '.join(columns)}) select {', '.join(map(given, columns))} "
             f"from {staged.stage} as s where {where} "
-            f"on duplicate key update {', '.join([*changed, _place(table)])}"
+            f"on duplicate key update {', '.join([*changed, _newer_order(table)])}"
         )
         return [upsert, *self._blanks(staged, blank)] if blank else [upsert]
 
-    def _blanks(self, staged: Staged, columns: Sequence[str]) -> Sequence[str]:
+    def _blanks(self, staged: StagedRows, columns: Sequence[str]) -> Sequence[str]:
         """Write the error value of ENUMs to the rows that have just been written. A strict session refuses it."""
         table = staged.table
         here = f"({table}._lsn, {table}._seq) = (s._lsn, s._seq) and {staged.counted}"
@@ -273,7 +273,7 @@ def _lacks_blank(kind: str) -> bool:
     return kind.startswith("enum(") and "''" not in re.findall(r"'(?:[^']|'')*'", kind)
 
 
-def _place(table: str) -> str:
+def _newer_order(table: str) -> str:
     """The place of a row that is taken over if it is newer. The server assigns from left to right and looks at what it
     has assigned: the ordinal first, and the position, which never goes back, without a condition."""
     return f"_seq = if({newer('s', table)}, s._seq, {table}._seq), _lsn = greatest({table}._lsn, s._lsn)"

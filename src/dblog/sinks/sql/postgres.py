@@ -18,7 +18,7 @@ from dblog.databases.postgres.connect import connect, identifier, literal, parse
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
 from dblog.sinks.sql.shape import Found, of_mysql
-from dblog.sinks.sql.target import Session, Staged, Target, newer, refused
+from dblog.sinks.sql.target import Session, StagedRows, Target, newer, refused
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -52,7 +52,7 @@ _AGAIN = {
 
 
 @dataclass(frozen=True, repr=False)
-class Postgres(Target):
+class PostgresTarget(Target):
     """A database of PostgreSQL."""
 
     url: str
@@ -164,13 +164,13 @@ class Postgres(Target):
                 why = exc.diag.message_primary or str(exc)
                 raise text.Refused(at_row[2], int(at_row[1]) - 1, why, hint=_HOLDS) from exc
 
-    def deletes(self, staged: Staged) -> str:
+    def deletes(self, staged: StagedRows) -> str:
         return (
             f"delete from {staged.table} as t using {staged.stage} as s "
             f"where {staged.matching('t', 's')} and {newer('s', 't')} and s._gone and {staged.counted}"
         )
 
-    def tombstones(self, staged: Staged, least: int, after: tuple[int, int]) -> str:
+    def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
         key = ", ".join(staged.key)
         return (
             f"insert into {staged.deleted} as d ({key}, _lsn, _seq) "
@@ -180,7 +180,7 @@ class Postgres(Target):
             f"where {newer('excluded', 'd')}"
         )
 
-    def upserts(self, staged: Staged, where: str) -> Sequence[str]:
+    def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
         columns = [*staged.columns, "_lsn", "_seq"]
         rest = [name for name in columns if name not in staged.key or name in staged.signed]
         values = {

@@ -19,13 +19,13 @@ import pyarrow as pa
 from dblog.core.settings import Setting, choice, text
 from dblog.databases.families import entries, entry_of, import_object
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Place, Sink, TableBatch
+from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.net_effect import net, signed_key
 from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.sql.ledger import Ledger, deleted
 from dblog.sinks.sql.load import load
-from dblog.sinks.sql.tables import Fitted, Tables
-from dblog.sinks.sql.target import GONE, STAGED, Session, Staged, Target
+from dblog.sinks.sql.tables import Fitted, TargetTables
+from dblog.sinks.sql.target import GONE, STAGED, Session, StagedRows, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ class Share:
 
 
 class SqlSink(Sink):
-    """Tables of PostgreSQL, MySQL or MariaDB."""
+    """TargetTables of PostgreSQL, MySQL or MariaDB."""
 
     settings = (
         Setting("url", "the target, as postgresql://, mysql:// or mariadb://", text("a URL"), secret=True),
@@ -57,12 +57,12 @@ class SqlSink(Sink):
         Setting("records", "the schema (MySQL: database) of the sink's own tables", text(), default="dblog"),
     )
 
-    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
-        super().__init__(given, place)
+    def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
+        super().__init__(given, context)
         self._soft = given["deletes"] == "soft"
         self._target = target_of(given["url"])
-        self._ledger = Ledger(self._target, given["records"], place.pipeline)
-        self._tables = Tables(
+        self._ledger = Ledger(self._target, given["records"], context.pipeline)
+        self._tables = TargetTables(
             self._target, self._ledger, schema=given["schema"], mode=given["schema_changes"], soft=self._soft
         )
         self._session: Session | None = None
@@ -212,9 +212,9 @@ class SqlSink(Sink):
         session.run(f"{change} where (_lsn, _seq) < ({at[0]}, {at[1]})", f"emptying table {into.name}")
         self._ledger.empty(session, into.id, at)
 
-    def _staged(self, share: Share) -> Staged:
+    def _staged(self, share: Share) -> StagedRows:
         quoted, into = self._target.quoted, share.into
-        return Staged(
+        return StagedRows(
             stage=share.stage,
             table=quoted(*into.name),
             deleted=self._ledger.name(deleted(into.id)),

@@ -9,7 +9,7 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.errors import SinkError
 from dblog.sinks.sql.ledger import Ledger, deleted, table_id
 from dblog.sinks.sql.shape import Found, compare
-from dblog.sinks.sql.target import GONE, PLACE, Session, Target
+from dblog.sinks.sql.target import GONE, ORDER, Session, Target
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Fitted:
     key: tuple[str, ...]
 
 
-class Tables:
+class TargetTables:
     """Fits tables to schemas, and remembers those that fit."""
 
     def __init__(self, target: Target, ledger: Ledger, *, schema: str | None, mode: str, soft: bool) -> None:
@@ -31,7 +31,7 @@ class Tables:
         self._ledger = ledger
         self._schema = schema
         self._mode = mode
-        self._added = {**PLACE, GONE: "boolean"} if soft else PLACE
+        self._added = {**ORDER, GONE: "boolean"} if soft else ORDER
         self._soft = soft
         self._fitted: dict[str, Fitted] = {}
 

@@ -21,7 +21,7 @@ from dblog.sinks.sql.shape import Found
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
-PLACE = {"_lsn": "bigint", "_seq": "int"}
+ORDER = {"_lsn": "bigint", "_seq": "int"}
 """Columns of every table: where in the source's log the row's state comes from."""
 GONE = "_deleted"
 """A column of tables with soft deletes: whether the source has deleted the row."""
@@ -59,7 +59,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedRows:
     """Rows that wait in a staging table to be applied to a table. All names are quoted."""
 
     stage: str
@@ -168,18 +168,18 @@ class Target(ABC):
         """Put rows into a staging table, all or nothing. Raises SinkError."""
 
     @abstractmethod
-    def deletes(self, staged: Staged) -> str:
+    def deletes(self, staged: StagedRows) -> str:
         """The statement that deletes rows of the table that are older than their deletion."""
 
     @abstractmethod
-    def tombstones(self, staged: Staged, least: int, after: tuple[int, int]) -> str:
+    def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
         """The statement that remembers deletions, as far as somebody may still come with an older state."""
 
     @abstractmethod
-    def upserts(self, staged: Staged, where: str) -> Sequence[str]:
+    def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
         """The statements that write rows unless the table has a newer state of them."""
 
-    def alive(self, staged: Staged, after: tuple[int, int], *, soft: bool) -> str:
+    def alive(self, staged: StagedRows, after: tuple[int, int], *, soft: bool) -> str:
         """Which staged rows are to be in the table: those that nobody has deleted since."""
         rows = [staged.counted, f"(s._lsn, s._seq) > ({after[0]}, {after[1]})"]
         if not soft:

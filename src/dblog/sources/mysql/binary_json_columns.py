@@ -84,9 +84,9 @@ def texts(cells: Cells) -> pa.Array:
     if complete:
         return made
     # One without a type is what an INSERT IGNORE makes of a missing document.
-    place = np.full(len(cells), len(full))
-    place[full] = np.arange(len(full))
-    return pa.concat_arrays([made, pa.array(["null"])]).take(columns.fixed(pa.int64(), place, cells.valid))
+    index = np.full(len(cells), len(full))
+    index[full] = np.arange(len(full))
+    return pa.concat_arrays([made, pa.array(["null"])]).take(columns.fixed(pa.int64(), index, cells.valid))
 
 
 def _texts(values: _Values, levels: int) -> _Texts:
@@ -105,10 +105,10 @@ def _sorted(values: _Values, by: Any, make: Callable[[int, _Values], _Texts]) ->
     return _ordered(made, order)
 
 
-def _ordered(made: list[_Texts], places: Ints) -> _Texts:
-    """All texts, of which each has its place."""
-    back = np.empty(len(places), np.int64)
-    back[places] = np.arange(len(places))
+def _ordered(made: list[_Texts], indexes: Ints) -> _Texts:
+    """All texts, of which each has its index."""
+    back = np.empty(len(indexes), np.int64)
+    back[indexes] = np.arange(len(indexes))
     return _Texts(pa.concat_arrays([each.whole for each in made]).take(pa.array(back)))
 
 
@@ -182,7 +182,7 @@ def _arrays(count: int, values: _Values, levels: int) -> _Texts:
 
 def _objects(count: int, values: _Values, levels: int) -> _Texts:
     """Those of one set of names after the other."""
-    made, places = [], []
+    made, indexes = [], []
     left, numbers = values, np.arange(len(values))
     for _ in range(_VARIANTS):
         if len(left) < _FEW or not left.reach(4 + 7 * count):
@@ -196,12 +196,12 @@ def _objects(count: int, values: _Values, levels: int) -> _Texts:
             made.append(_joined("{}", names, found, 4 + 4 * count, levels))
         if len(found) == len(values):
             return made[0]
-        places.append(numbers[same])
+        indexes.append(numbers[same])
         left, numbers = left.some(~same), numbers[~same]
     if len(left):
         made.append(_one_by_one(_OBJECT, left))
-        places.append(numbers)
-    return _ordered(made, np.concatenate(places))
+        indexes.append(numbers)
+    return _ordered(made, np.concatenate(indexes))
 
 
 def _name_table(count: int, values: _Values) -> Ints:
@@ -211,7 +211,7 @@ def _name_table(count: int, values: _Values) -> Ints:
 
 
 def _same_names(count: int, values: _Values) -> Mask:
-    """Which objects have the same names as the first, in the same places."""
+    """Which objects have the same names as the first, in the same indexes."""
     same = _same_bytes(values.raw, values.at + 4, 4 * count)
     if count:
         table = _name_table(count, values)
@@ -221,7 +221,7 @@ def _same_names(count: int, values: _Values) -> Mask:
 
 
 def _same_bytes(raw: Raw, at: Ints, size: int) -> Mask:
-    """Where the same bytes lie as at the first place."""
+    """Where the same bytes lie as at the first index."""
     same = np.ones(len(at), np.bool_)
     for skip in range(0, size, 8):
         word = raw.le64(np.minimum(at + skip, raw.tail))

@@ -1,6 +1,6 @@
 """From packets to events: their positions, checked and decompressed.
 
-Everything that an event's meaning depends on but does not itself say is kept here: the file and the place in it, which
+Everything that an event's meaning depends on but does not itself say is kept here: the file and the byte in it, which
 is counted because the header's is 4 bytes of a number that can be greater, or 0; and the checksum.
 """
 
@@ -17,7 +17,7 @@ from dblog.databases.mysql.connect import ServerError
 from dblog.errors import DecodeError, PositionLost
 from dblog.sources.columns import Raw
 from dblog.sources.mysql.compressed import inflated, is_large, parts
-from dblog.sources.mysql.events import HEADER, Events, Type, file_and_place, position
+from dblog.sources.mysql.events import HEADER, Events, Type, file_and_byte, position
 from dblog.sources.mysql.packets import Packets
 
 try:
@@ -48,14 +48,14 @@ class EventReader:
         self._shift = shift
         self._files = {} if files is None else files
         self._created = created
-        self._file, self._place = file_and_place(begin)
+        self._file, self._byte = file_and_byte(begin)
         self._checksum = 0
         self._fresh = False
 
     @property
     def position(self) -> int:
         """Of what comes next."""
-        return position(self._file, self._place)
+        return position(self._file, self._byte)
 
     def read(self, packets: Packets) -> Iterator[Events]:
         """The events of some packets. Raises ServerError for what the server says instead."""
@@ -106,13 +106,13 @@ class EventReader:
         name = re.search(rb"\.(\d+)\Z", body[8:])
         if name is None:
             raise DecodeError(f"the log goes on in a file whose name has no number: {body[8:]!r}")
-        file, place = int(name[1]) + self._shift, int.from_bytes(body[:8], "little")
+        file, byte = int(name[1]) + self._shift, int.from_bytes(body[:8], "little")
         if file < self._file:
             raise PositionLost(
                 f"the log goes back from file {self._file} to file {file}",
                 hint="the log was reset: start with a new checkpoint and a new dump",
             )
-        self._file, self._place = file, place
+        self._file, self._byte = file, byte
         self._fresh = True
 
     def _format(self, event: bytes) -> None:
@@ -134,7 +134,7 @@ class EventReader:
             self._files.pop(min(self._files))
         self._files[self._file] = created
         if not _made_up(event):
-            self._place += len(event)
+            self._byte += len(event)
 
     def _events(self, raw: Raw, kind: Bytes, at: Ints, end: Ints) -> Iterator[Events]:
         size = end - at
@@ -146,13 +146,13 @@ class EventReader:
                 raise _damaged()
             end = end - CHECKSUM
         said = raw.le32(at + 13)
-        # That a file is encrypted is said again, without a place, when reading begins further on.
+        # That a file is encrypted is said again, without a position, when reading begins further on.
         made_up = (raw.le32(at + 17) & np.uint32(_ARTIFICIAL) != 0) | ((kind == Type.start_encryption) & (said == 0))
         counted = np.where(made_up, 0, size)
-        after = self._place + np.cumsum(counted)
+        after = self._byte + np.cumsum(counted)
         if np.any((said != after & 0xFFFFFFFF) & (said != 0) & ~made_up):
-            raise DecodeError("the places of events in the log do not add up: the server has left some out")
-        self._place = int(after[-1])
+            raise DecodeError("the positions of events in the log do not add up: the server has left some out")
+        self._byte = int(after[-1])
         base = position(self._file, 0)
         events = Events(
             raw,
@@ -172,8 +172,8 @@ class EventReader:
 
 
 def _made_up(event: bytes) -> bool:
-    place, flags = unpack_from("<IH", event, 13)
-    return bool(flags & _ARTIFICIAL) or not place
+    end, flags = unpack_from("<IH", event, 13)
+    return bool(flags & _ARTIFICIAL) or not end
 
 
 def _damaged() -> DecodeError:

@@ -110,9 +110,9 @@ class Charset:
         size = sizes[content].astype(np.int64)
         after = np.append(0, np.cumsum(size))
         made = np.empty(after[-1], np.uint8)
-        for place in range(3):
-            has = np.flatnonzero(size > place)
-            made[after[has] + place] = characters[content[has], place]
+        for nth in range(3):
+            has = np.flatnonzero(size > nth)
+            made[after[has] + nth] = characters[content[has], nth]
         bitmap, nulls = columns.validity(cells.valid)
         if after[-1] >= 2**31:
             raise DecodeError(f"{after[-1]} bytes of text in one batch", hint="decode fewer rows at once")

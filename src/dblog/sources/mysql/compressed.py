@@ -128,7 +128,7 @@ def _payload(body: bytes) -> Iterator[bytes]:
 
 def _cut(held: bytes) -> list[int]:
     """Where the events lie in the content of a transaction, and where the last complete one ends."""
-    places = [0]
+    bounds = [0]
     at = 0
     while at + HEADER <= len(held):
         (size,) = unpack_from("<I", held, at + 9)
@@ -137,18 +137,18 @@ def _cut(held: bytes) -> list[int]:
         at += size
         if at > len(held):
             break
-        places.append(at)
-    return places
+        bounds.append(at)
+    return bounds
 
 
 def _inner(event: Events, held: bytes, at: int) -> Events:
     """The events of a compressed transaction, whose content begins at `at`. All have its position; none a checksum."""
-    places = np.array(_cut(held), np.int64)
-    count = len(places) - 1
-    if places[-1] != len(held) or not count:
+    bounds = np.array(_cut(held), np.int64)
+    count = len(bounds) - 1
+    if bounds[-1] != len(held) or not count:
         raise DecodeError("a compressed transaction in the log does not end where its last event does")
     raw = Raw.pad(np.frombuffer(held, np.uint8))
-    begin = places[:-1] + Raw.origin
+    begin = bounds[:-1] + Raw.origin
     kind = raw.data[begin + 4]
     if np.any(kind == Type.payload):
         raise unknown(Type.payload)
@@ -157,8 +157,8 @@ def _inner(event: Events, held: bytes, at: int) -> Events:
     return replace(
         event,
         kind=kind,
-        start=places[:-1] + at + HEADER,
-        end=places[1:] + at,
+        start=bounds[:-1] + at + HEADER,
+        end=bounds[1:] + at,
         when=raw.le32(begin).astype(np.int64),
         position=np.repeat(event.position, count),
         after=np.repeat(event.after, count),

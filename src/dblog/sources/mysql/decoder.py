@@ -25,7 +25,7 @@ from dblog.core.arrays import Ints, Mask
 from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.mysql.flavor import Flavor
-from dblog.databases.mysql.gtid import AHEAD, Delivered, Names, unmarked
+from dblog.databases.mysql.gtid import AHEAD, DeliveredFilter, Names, unmarked
 from dblog.errors import DecodeError, PositionLost
 from dblog.sources.base import Commits, Run
 from dblog.sources.mysql.binlog import EventReader
@@ -33,7 +33,7 @@ from dblog.sources.mysql.events import BEGINS, KNOWN, Events, Type, unknown
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.statements import Statement, read_control, read_statement, statement_text
-from dblog.sources.mysql.table_ids import IS_ROWS, TableMaps, Tables, Target
+from dblog.sources.mysql.table_ids import IS_ROWS, CapturedTables, Destination, TableMaps
 from dblog.sources.mysql.transactions import committed_at, names
 from dblog.sources.mysql.xa import PreparedTransactions
 
@@ -59,7 +59,7 @@ class _Transaction:
     several: bool = False
     """It is not a single statement."""
     token: str | None = None
-    maps: dict[int, Target] = field(default_factory=dict)
+    maps: dict[int, Destination] = field(default_factory=dict)
     touched: frozenset[TableName] = frozenset()
     """The captured tables that its table maps have named so far."""
 
@@ -97,14 +97,14 @@ class Decoder:
 
     def __init__(
         self,
-        tables: Tables,
+        tables: CapturedTables,
         flavor: Flavor,
         begin: int,
         *,
         watermark: TableName,
         before: bool = False,
         shift: int = 0,
-        delivered: Delivered | None = None,
+        delivered: DeliveredFilter | None = None,
         files: dict[int, int] | None = None,
         created: int = 0,
         lower_case: bool = False,
@@ -265,7 +265,7 @@ class Decoder:
         events = feed.events
         counts = np.zeros(len(events), np.int64)
         counted = np.zeros(len(events), np.int64)
-        found: list[tuple[Target, Ints, Changes]] = []
+        found: list[tuple[Destination, Ints, Changes]] = []
         carried = self._open.maps if self._open else {}
         maps, groups = self._maps.targets(events, feed.transaction, carried, feed.delivered[feed.transaction])
         for target, numbers in groups:
@@ -312,7 +312,7 @@ class Decoder:
         self._carry(feed, int(before[-1] - base[-1]), maps)
         return runs
 
-    def _carry(self, feed: _Feed, changes: int, maps: dict[int, Target]) -> None:
+    def _carry(self, feed: _Feed, changes: int, maps: dict[int, Destination]) -> None:
         if not feed.open:
             self._open = None
         else:

@@ -1,7 +1,7 @@
 """Events of the binary log, as arrays.
 
 An event is a header of 19 bytes (when, type, server, size, end in its file, flags), its body and, if its file says so,
-a checksum. A position is the number of the file and the place in it, in one number that only grows.
+a checksum. A position is the number of the file and the byte in it, in one number that only grows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dblog.sources.columns import Raw
 HEADER = 19
 FIRST = 4
 """Where a file's first event lies."""
-PLACE_BITS = 40
+BYTE_BITS = 40
 
 
 class Type(IntEnum):
@@ -64,13 +64,13 @@ _REFUSED = {
 }
 
 
-def position(file: int, place: int) -> int:
-    return file << PLACE_BITS | place
+def position(file: int, byte: int) -> int:
+    return file << BYTE_BITS | byte
 
 
-def file_and_place(position: int) -> tuple[int, int]:
-    """The number of the file, and the place in it."""
-    return position >> PLACE_BITS, max(position & ((1 << PLACE_BITS) - 1), FIRST)
+def file_and_byte(position: int) -> tuple[int, int]:
+    """The number of the file, and the byte in it."""
+    return position >> BYTE_BITS, max(position & ((1 << BYTE_BITS) - 1), FIRST)
 
 
 ARRAYS = ("kind", "start", "end", "when", "position", "after", "size")

@@ -94,12 +94,12 @@ class MySQLFamily:
         return ", ".join('"' + schema.replace('"', '""') + '".*' for schema in sorted(schemas))
 
     def shown(self, position: int) -> str:
-        """The number of the log's file, as its name ends with it, and the place in the file: 000003:1234. After a
+        """The number of the log's file, as its name ends with it, and the byte in the file: 000003:1234. After a
         failover the numbers of files are the stream's, not the server's."""
-        from dblog.sources.mysql.events import file_and_place
+        from dblog.sources.mysql.events import file_and_byte
 
-        file, place = file_and_place(position)
-        return f"{file:06d}:{place}"
+        file, byte = file_and_byte(position)
+        return f"{file:06d}:{byte}"
 
     def slots(self, address: AnyAddress) -> AbstractContextManager[Slots]:
         raise ConfigError(

@@ -51,13 +51,13 @@ class Layout:
         strides = []
         fixed, nulls = 0, np.zeros((self.bitmap, 256), np.int64)
         for column, (width, nullable) in enumerate(zip(self.widths, self.nullable, strict=True)):
-            place, bit = column >> 3, 1 << (column & 7)
+            byte, bit = column >> 3, 1 << (column & 7)
             if width >= 0:
                 fixed += width
                 if nullable:
-                    nulls[place] += np.where(np.arange(256) & bit, width, 0)
+                    nulls[byte] += np.where(np.arange(256) & bit, width, 0)
             else:
-                strides.append(Stride(fixed, _used(nulls), -width, (place, bit) if nullable else None))
+                strides.append(Stride(fixed, _used(nulls), -width, (byte, bit) if nullable else None))
                 fixed, nulls = 0, np.zeros((self.bitmap, 256), np.int64)
         return (*strides, Stride(fixed, _used(nulls), 0, None))
 
@@ -75,4 +75,4 @@ class Stride:
 
 
 def _used(nulls: Ints) -> tuple[tuple[int, Ints], ...]:
-    return tuple((place, table) for place, table in enumerate(nulls) if table.any())
+    return tuple((byte, table) for byte, table in enumerate(nulls) if table.any())

@@ -147,18 +147,18 @@ class Receiver:
             bounds.append(at)
         if at > self._have:
             bounds.pop()
-        places = np.fromiter(bounds, np.int64, len(bounds))
-        long = np.flatnonzero(np.diff(places) == LONGEST + HEADER)
+        begins = np.fromiter(bounds, np.int64, len(bounds))
+        long = np.flatnonzero(np.diff(begins) == LONGEST + HEADER)
         if long.size:
-            places = places[: long[0] + 1]
-        self._split = int(places[-1])
-        self._check(places[:-1])
-        self._packets.append(Packets(self._data, places[:-1] + HEADER, places[1:]))
+            begins = begins[: long[0] + 1]
+        self._split = int(begins[-1])
+        self._check(begins[:-1])
+        self._packets.append(Packets(self._data, begins[:-1] + HEADER, begins[1:]))
 
-    def _check(self, places: Ints) -> None:
-        if np.any(self._data[places + 3] != (np.arange(len(places)) + self._number) & 0xFF):
+    def _check(self, begins: Ints) -> None:
+        if np.any(self._data[begins + 3] != (np.arange(len(begins)) + self._number) & 0xFF):
             raise DecodeError("a packet of the log is missing: their numbers are not consecutive")
-        self._number += len(places)
+        self._number += len(begins)
 
     def _long(self, at: int) -> list[int] | None:
         """Where the packets of a long payload lie, the first at `at`; None when they have not all arrived."""

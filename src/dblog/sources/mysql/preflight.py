@@ -14,7 +14,7 @@ from dblog.databases.mysql.connect import Connection, Server, server, translatin
 from dblog.errors import PositionLost, PreconditionFailed
 from dblog.sources.mysql import table_checks
 from dblog.sources.mysql.grants import User
-from dblog.sources.mysql.preflight_checks import REPLICATION, WATERMARK_SQL, Look, Setup
+from dblog.sources.mysql.preflight_checks import REPLICATION, WATERMARK_SQL, Inspection, Setup
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.problems import Problem, refuse
 from dblog.sources.relational import WATERMARK
@@ -44,14 +44,14 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
         return [_too_old(there)]
     with translating("checking the server"), connection.cursor() as cursor:
         cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
-        return list(Look(cursor, setup, there).problems())
+        return list(Inspection(cursor, setup, there).problems())
 
 
 def unusable(connection: Connection, setup: Setup) -> dict[TableName, str]:
     """Those tables of the set-up that cannot be captured, and why."""
     with translating("looking at the tables"), connection.cursor() as cursor:
-        look = Look(cursor, setup, server(connection))
-        wrong = {table: [p for p in look.of_table(table) if p.fatal] for table in setup.tables}
+        inspection = Inspection(cursor, setup, server(connection))
+        wrong = {table: [p for p in inspection.of_table(table) if p.fatal] for table in setup.tables}
     return {t: "; ".join(f"{p.what} (fix: {p.fix})" for p in found) for t, found in wrong.items() if found}
 
 

@@ -48,7 +48,7 @@ where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s)
 """
 
 
-class Look:
+class Inspection:
     """One look at the server: what was found, and what is wrong with it."""
 
     def __init__(self, cursor: Any, setup: Setup, there: Server) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from dblog.databases.mysql.connect import Connection, server, translating
 from dblog.databases.mysql.flavor import Flavor
-from dblog.databases.mysql.gtid import DIVERGED, Between, Delivered, GtidPosition, Gtids, Place
+from dblog.databases.mysql.gtid import DIVERGED, Between, Coordinate, DeliveredFilter, GtidPosition, Gtids
 from dblog.errors import PositionLost, PreconditionFailed
-from dblog.sources.mysql.events import FIRST, file_and_place, position
+from dblog.sources.mysql.events import FIRST, file_and_byte, position
 
 RESET = (
     "the log was reset, or the server has lost its end in a crash: start with a new checkpoint, which dumps the tables "
@@ -30,18 +30,18 @@ OTHER = (
 
 @dataclass(frozen=True)
 class Resumption:
-    """From which position on to read, as `place` has it, and what to pass over."""
+    """From which position on to read, as `coordinate` has it, and what to pass over."""
 
     position: int
-    place: Place
-    delivered: Delivered | None
+    coordinate: Coordinate
+    delivered: DeliveredFilter | None
     first: Gtids | None = None
     """What is before the position in this log."""
     until: int = 0
     """The end of the log, in front of which everything lies that was delivered."""
 
 
-class Log:
+class ServerLog:
     """What a server says of its log."""
 
     def __init__(self, connection: Connection) -> None:
@@ -81,8 +81,8 @@ class Log:
 
     def gtids_at(self, at: int) -> str | None:
         """MariaDB: those before a position; None when there is no such."""
-        file, place = file_and_place(at)
-        found = self._one("select binlog_gtid_pos(%s, %s)", file_name(self._connection, file), place)
+        file, byte = file_and_byte(at)
+        found = self._one("select binlog_gtid_pos(%s, %s)", file_name(self._connection, file), byte)
         return None if found is None else str(found)
 
     def files(self) -> dict[str, int]:
@@ -92,11 +92,11 @@ class Log:
     def check(self, at: int) -> None:
         """Raise PositionLost unless the log has files up to a position of this server."""
         sizes = {_number(name): size for name, size in self.files().items()}
-        file, place = file_and_place(at)
-        where = f"file {file}, place {place}"
+        file, byte = file_and_byte(at)
+        where = f"file {file}, byte {byte}"
         if file < min(sizes):
             raise PositionLost(f"the server's log no longer reaches back to {where}", hint=PURGED)
-        if place > sizes.get(file, 0):
+        if byte > sizes.get(file, 0):
             raise PositionLost(f"the server's log ends before {where}", hint=RESET)
 
     def first_gtids(self, file: str) -> Gtids:
@@ -118,77 +118,83 @@ class Log:
             return list(cursor.fetchall())
 
 
-def begin(log: Log, write: Callable[[], object] | None) -> Resumption:
+def begin(log: ServerLog, write: Callable[[], object] | None) -> Resumption:
     """Where a new stream begins. On MySQL a transaction gets into the log before it gets into the GTIDs, so these are
     asked for later, and what they have beyond the position is passed over: with `write`, which commits something, after
     that has committed, because commits are in order. Without it the file is read from its beginning."""
     if log.mariadb:
         at = log.end()
         gtids = GtidPosition.begun(log.gtids_at(at) or "", log.state())
-        return Resumption(at, Place(str(gtids), log.name(), seen=gtids.seen), None)
+        return Resumption(at, Coordinate(str(gtids), log.name(), seen=gtids.seen), None)
     if write is not None:
         at = log.end()
         write()
-        return Resumption(at, Place(log.executed(), log.name()), None)
+        return Resumption(at, Coordinate(log.executed(), log.name()), None)
     executed = log.flavor.gtids.parse(log.executed())
-    found = _by_gtids(log, 0, Place(str(executed)), executed)
-    return replace(found, position=found.position - position(found.place.shift, 0), place=replace(found.place, shift=0))
+    found = _by_gtids(log, 0, Coordinate(str(executed)), executed)
+    return replace(
+        found,
+        position=found.position - position(found.coordinate.shift, 0),
+        coordinate=replace(found.coordinate, shift=0),
+    )
 
 
-def resume(log: Log, at: int, known: str | None) -> Resumption:
-    """How to go on at a position and its place, as far as that is known. Raises PositionLost when the server cannot."""
-    place = Place.parse(known)
+def resume(log: ServerLog, at: int, known: str | None) -> Resumption:
+    """How to go on after a position, given its coordinate, if known. Raises PositionLost when the server cannot."""
+    coordinate = Coordinate.parse(known)
     if known is None:
-        return Resumption(at, place, None)
-    gtids = log.flavor.gtids.parse(place.gtids, place.seen)
-    if place.server != log.name():
-        return _by_gtids(log, at, place, gtids)
-    own = at - position(place.shift, 0)
+        return Resumption(at, coordinate, None)
+    gtids = log.flavor.gtids.parse(coordinate.gtids, coordinate.seen)
+    if coordinate.server != log.name():
+        return _by_gtids(log, at, coordinate, gtids)
+    own = at - position(coordinate.shift, 0)
     if not log.mariadb:
         log.check(own)
-        return Resumption(at, place, gtids.delivered() if place.gtids else None, gtids)
-    if file_and_place(own)[0] < _number(next(iter(log.files()))):  # purged: perhaps nothing was in between
-        return _by_gtids(log, at, place, gtids)
+        return Resumption(at, coordinate, gtids.delivered() if coordinate.gtids else None, gtids)
+    if file_and_byte(own)[0] < _number(next(iter(log.files()))):  # purged: perhaps nothing was in between
+        return _by_gtids(log, at, coordinate, gtids)
     log.check(own)
     here = log.gtids_at(own)
-    if here is None or str(log.flavor.gtids.parse(here)) != place.gtids:
-        raise PositionLost(f"the server's log has other transactions before our place than {place.gtids}", hint=RESET)
-    return Resumption(at, place, None, gtids)
+    if here is None or str(log.flavor.gtids.parse(here)) != coordinate.gtids:
+        raise PositionLost(
+            f"the server's log has other transactions before our place than {coordinate.gtids}", hint=RESET
+        )
+    return Resumption(at, coordinate, None, gtids)
 
 
-def repeat(log: Log, at: int, start: str | None, end: str | None) -> Resumption | None:
+def repeat(log: ServerLog, at: int, start: str | None, end: str | None) -> Resumption | None:
     """How to read exactly the transactions between the places of two offsets again, which may lie otherwise in this
     log; None when it is the log that both offsets count."""
-    found, last = resume(log, at, start), Place.parse(end)
-    if found.first is None or found.place.log == Place.parse(start).log == last.log:
+    found, last = resume(log, at, start), Coordinate.parse(end)
+    if found.first is None or found.coordinate.log == Coordinate.parse(start).log == last.log:
         return None
     gtids = log.flavor.gtids.parse(last.gtids, last.seen)
     _check_executed(log, gtids)
     delivered = found.delivered or log.flavor.gtids.parse("").delivered()
-    until = log.end() + position(found.place.shift, 0)
+    until = log.end() + position(found.coordinate.shift, 0)
     return replace(found, delivered=Between(delivered, gtids.delivered(found.first)), until=until)
 
 
-def _by_gtids(log: Log, at: int, place: Place, gtids: Gtids) -> Resumption:
-    if not place.gtids:
+def _by_gtids(log: ServerLog, at: int, coordinate: Coordinate, gtids: Gtids) -> Resumption:
+    if not coordinate.gtids:
         raise PositionLost(
             "this is not the log that the checkpoint is of, and without GTIDs its place cannot be found", hint=OTHER
         )
     _check_executed(log, gtids)
-    shift = file_and_place(at)[0] + 1
-    there = replace(place, server=log.name(), shift=shift, created=0)
+    shift = file_and_byte(at)[0] + 1
+    there = replace(coordinate, server=log.name(), shift=shift, created=0)
     until = log.end() + position(shift, 0)
     for file in reversed([*log.files()]):
         first = log.first_gtids(file)
         if first.within(gtids):
             begin = position(_number(file) + shift, FIRST)
-            return Resumption(begin, there, gtids.delivered(first, place.server), first, until)
+            return Resumption(begin, there, gtids.delivered(first, coordinate.server), first, until)
     raise PositionLost(
-        f"the server's log no longer reaches back to {place.gtids}: it begins after {first}", hint=PURGED
+        f"the server's log no longer reaches back to {coordinate.gtids}: it begins after {first}", hint=PURGED
     )
 
 
-def _check_executed(log: Log, gtids: Gtids) -> None:
+def _check_executed(log: ServerLog, gtids: Gtids) -> None:
     executed = log.executed()
     if not gtids <= log.flavor.gtids.parse(executed):
         lacks = f"the server does not have the transactions {gtids} that were delivered"

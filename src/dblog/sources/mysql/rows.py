@@ -113,10 +113,10 @@ def _heads(
     if not len(maps):
         return layout, first
     missing = ~np.unpackbits(np.bitwise_and.reduce(present), bitorder="little")[:width].astype(np.bool_)
-    for place, column in enumerate(layout.kept):
+    for index, column in enumerate(layout.kept):
         if missing[column]:
             raise DecodeError(
-                f"a change of table {table} in the log lacks column {layout.schema.names[place]!r}",
+                f"a change of table {table} in the log lacks column {layout.schema.names[index]!r}",
                 hint="set global binlog_row_image = FULL; sessions that are open keep the old setting",
             )
     if not missing.any():
@@ -181,9 +181,9 @@ def _next(layout: Layout, raw: Raw, at: Ints) -> Ints:
     skip = layout.bitmap
     for stride in layout.strides:
         at = at + (skip + stride.fixed)
-        for place, table in stride.nulls:
-            if nulls.some[place]:
-                at -= table[nulls.bytes[place]]
+        for byte, table in stride.nulls:
+            if nulls.some[byte]:
+                at -= table[nulls.bytes[byte]]
         if stride.prefix:
             size = _length(raw, at, stride.prefix)
             missing = nulls.of(*stride.bit) if stride.bit is not None else None
@@ -228,7 +228,7 @@ def _plan(layout: Layout, nulls: bytes) -> list[tuple[int, int]]:
     plan = []
     fixed = 0
     for stride in layout.strides:
-        fixed += stride.fixed - sum(int(table[nulls[place]]) for place, table in stride.nulls)
+        fixed += stride.fixed - sum(int(table[nulls[byte]]) for byte, table in stride.nulls)
         if stride.bit is None or not nulls[stride.bit[0]] & stride.bit[1]:
             plan.append((fixed, stride.prefix))
             fixed = 0
@@ -239,7 +239,7 @@ def _march(changes: Changes, at: Ints, kept: Sequence[int]) -> Rows:
     """The cells of the columns `kept` (ascending or not) of the images at `at`."""
     layout, raw = changes.layout, changes.raw
     rows = Rows.empty(raw, len(kept), len(at))
-    places = {column: place for place, column in enumerate(kept)}
+    indexes = {column: index for index, column in enumerate(kept)}
     last = max(kept, default=-1)
     nulls, at = Nulls(raw, at, (last >> 3) + 1), at + layout.bitmap
     for column in range(last + 1):
@@ -247,11 +247,11 @@ def _march(changes: Changes, at: Ints, kept: Sequence[int]) -> Rows:
         size: Any = width if width >= 0 else _length(raw, at, -width)
         begin = at if width >= 0 else at - width
         null = nulls.of(column >> 3, 1 << (column & 7)) if layout.nullable[column] else None
-        if column in places:
-            rows.start[places[column]] = begin
-            rows.length[places[column]] = size
+        if column in indexes:
+            rows.start[indexes[column]] = begin
+            rows.length[indexes[column]] = size
             if null is not None:
-                rows.length[places[column], null] = -1
+                rows.length[indexes[column], null] = -1
         after = begin + size
         at = after if null is None else np.where(null, at, after)
     return rows
@@ -328,10 +328,10 @@ def _key_differs(changes: Changes, was: Ints, new: Rows, updated: Ints) -> Mask:
     differs = np.zeros(len(was), np.bool_)
     if not len(was):
         return differs
-    places = [schema.names.index(name) for name in schema.key]
-    old = _march(changes, was, [kept[place] for place in places])
-    for left, place in zip(old.cells, places, strict=True):
-        right = Cells(new.raw, new.start[place][updated], new.length[place][updated])
+    indexes = [schema.names.index(name) for name in schema.key]
+    old = _march(changes, was, [kept[index] for index in indexes])
+    for left, index in zip(old.cells, indexes, strict=True):
+        right = Cells(new.raw, new.start[index][updated], new.length[index][updated])
         differs |= columns.differ(left, right)
     return differs
 

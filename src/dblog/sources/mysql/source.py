@@ -16,7 +16,7 @@ from dblog.core.offset import Extent, Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.mysql.connect import Address, Connection, connect, identifier, server, translating
 from dblog.databases.mysql.flavor import Flavor
-from dblog.databases.mysql.gtid import Place
+from dblog.databases.mysql.gtid import Coordinate
 from dblog.errors import (
     ConnectionLost,
     KeyChanged,
@@ -25,13 +25,13 @@ from dblog.errors import (
     TableLocked,
     WatermarkError,
 )
-from dblog.sources.base import Admission, Commits, Origin, Survey, Wait
+from dblog.sources.base import Admitted, Commits, Origin, Survey, Wait
 from dblog.sources.mysql import catalog, chunks, preflight, resume, xa
 from dblog.sources.mysql.codecs import table_schema
 from dblog.sources.mysql.column_types import TypeOptions
 from dblog.sources.mysql.decoder import Decoder
-from dblog.sources.mysql.events import file_and_place, position
-from dblog.sources.mysql.resume import Log, Resumption
+from dblog.sources.mysql.events import file_and_byte, position
+from dblog.sources.mysql.resume import Resumption, ServerLog
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
@@ -113,10 +113,10 @@ class MySQL(Relational[Connection]):
         absent = {t: ABSENT for t in kept if t not in found and self._learnt.followed.get(t) is None}
         return Survey({t: Followed() for t in (*kept, *setup.tables) if t not in wrong}, left_out={**wrong, **absent})
 
-    def admit(self, tables: Collection[TableName]) -> Admission:
+    def admit(self, tables: Collection[TableName]) -> Admitted:
         known = {table: Followed() for table in tables}
         self.follow(known)
-        return Admission(known, self.latest())
+        return Admitted(known, self.latest())
 
     def follow(self, tables: Mapping[TableName, Followed]) -> None:
         known = self._learnt.followed
@@ -139,38 +139,38 @@ class MySQL(Relational[Connection]):
     def origin(self) -> Origin:
         def look(connection: Connection) -> Origin:
             write = (lambda: self._write(connection, uuid.uuid4().hex)) if self.writes else None
-            found = resume.begin(Log(connection), write)
-            return Origin(found.position, (), str(found.place))
+            found = resume.begin(ServerLog(connection), write)
+            return Origin(found.position, (), str(found.coordinate))
 
         return self._with(look)
 
     def latest(self, role: str = "control") -> int:
-        return self._with(lambda connection: Log(connection).end(), role) + self._shift
+        return self._with(lambda connection: ServerLog(connection).end(), role) + self._shift
 
     @property
     def _shift(self) -> int:
         """What the positions of the stream have more than the server's own."""
         return position(self._learnt.shift, 0)
 
-    def check_position(self, position: int, place: str | None) -> None:
+    def check_position(self, position: int, coordinate: str | None) -> None:
         """Raise PositionLost unless the server's log still reaches back to the position."""
-        self._with(lambda connection: resume.resume(Log(connection), position, place))
+        self._with(lambda connection: resume.resume(ServerLog(connection), position, coordinate))
 
     def abandon(self) -> None:
         """MySQL and MariaDB keep nothing for a stream."""
 
-    def stream(self, position: int, place: str | None) -> MySQLLog:
+    def stream(self, position: int, coordinate: str | None) -> MySQLLog:
         # called by the thread of the log, and a connection is one thread's
         followed = self._learnt.followed
         if not followed:
             followed.update(self._describe(self.names("log"), "log"))
-        found = self._with(lambda connection: resume.resume(Log(connection), position, place), "log")
-        self._learnt.shift = found.place.shift
+        found = self._with(lambda connection: resume.resume(ServerLog(connection), position, coordinate), "log")
+        self._learnt.shift = found.coordinate.shift
         return self._log(found, followed, self._learnt.files, "log")
 
-    def repeat(self, position: int, place: str | None, end: str | None) -> MySQLLog | None:
+    def repeat(self, position: int, coordinate: str | None, end: str | None) -> MySQLLog | None:
         followed = self._learnt.followed or {**self._describe(self.names())}
-        found = self._with(lambda connection: resume.repeat(Log(connection), position, place, end))
+        found = self._with(lambda connection: resume.repeat(ServerLog(connection), position, coordinate, end))
         return None if found is None else self._log(found, followed, {}, "control")
 
     def _log(
@@ -182,10 +182,10 @@ class MySQL(Relational[Connection]):
             found.position,
             watermark=WATERMARK,
             before=self.before,
-            shift=found.place.shift,
+            shift=found.coordinate.shift,
             delivered=found.delivered,
             files=files,
-            created=found.place.created,
+            created=found.coordinate.created,
             lower_case=self._ask("select @@lower_case_table_names = 1", role=role) == (1,),
         )
         return MySQLLog(
@@ -193,18 +193,18 @@ class MySQL(Relational[Connection]):
             found.position,
             decoder,
             server_id=self.server_id,
-            place=found.place,
+            coordinate=found.coordinate,
             until=found.until,
-            check=lambda at: self._with(lambda connection: Log(connection).check(at), role),
+            check=lambda at: self._with(lambda connection: ServerLog(connection).check(at), role),
         )
 
-    def place(self, place: str | None, commits: Commits, position: int) -> str:
-        there = Place.parse(place).after(commits.origins, commits.numbers)
-        created = self._learnt.files.get(file_and_place(position)[0], 0)
+    def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> str:
+        there = Coordinate.parse(coordinate).after(commits.origins, commits.numbers)
+        created = self._learnt.files.get(file_and_byte(position)[0], 0)
         return str(replace(there, created=created))
 
-    def comparable(self, place: str | None, other: str | None) -> bool:
-        return Place.parse(place).log == Place.parse(other).log
+    def comparable(self, coordinate: str | None, other: str | None) -> bool:
+        return Coordinate.parse(coordinate).log == Coordinate.parse(other).log
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 
@@ -228,24 +228,24 @@ class MySQL(Relational[Connection]):
     def high_watermark(self) -> int:
         return self.latest()
 
-    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+    def invisible(self, xids: Ints, coordinate: str | None) -> tuple[int, ...]:
         """Commits become visible in the order of the log. So after a watermark was written all before it is visible;
         without one the server says how far it is: MariaDB by the position, MySQL by the GTIDs of what is visible."""
         if self.writes:
             return ()
 
         def look(connection: Connection) -> bool:
-            log = Log(connection)
+            log = ServerLog(connection)
             if log.mariadb:
                 return log.end() + self._shift >= int(xids.max())
             gtids = log.flavor.gtids
-            return gtids.parse(Place.parse(place).gtids) <= gtids.parse(log.executed())
+            return gtids.parse(Coordinate.parse(coordinate).gtids) <= gtids.parse(log.executed())
 
         return () if self._with(look) else (int(xids.max()),)
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
-    def select(self, table: TableName, extent: Extent, key: str | None) -> Select:
+    def select(self, table: TableName, extent: Extent, key: str | None) -> MySQLSelection:
         def open_(connection: Connection) -> TableSchema:
             with connection.cursor() as cursor:
                 # the first statement of a transaction takes the lock that keeps the table's definition as it is
@@ -257,7 +257,7 @@ class MySQL(Relational[Connection]):
 
         self._session("chunks")  # a server that does not let us in says nothing about the table
         with self._reading(f"reading table {table}"):
-            return Select(self, self._narrowed(self._with(open_, "chunks")), extent)
+            return MySQLSelection(self, self._narrowed(self._with(open_, "chunks")), extent)
 
     # -- for people ------------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class _Tables:
 
 
 @dataclass(frozen=True)
-class Select:
+class MySQLSelection:
     """A chunk read, one transaction: while it lasts nobody can alter the table."""
 
     _source: MySQL

@@ -15,11 +15,11 @@ import numpy as np
 import pymysql.err
 
 from dblog.databases.mysql.connect import Address, Connection, connect, translating
-from dblog.databases.mysql.gtid import DIVERGED, Place
+from dblog.databases.mysql.gtid import DIVERGED, Coordinate
 from dblog.errors import ConnectionLost, PositionLost, PreconditionFailed
 from dblog.sources.base import Run
 from dblog.sources.mysql.decoder import Decoder
-from dblog.sources.mysql.events import FIRST, Type, file_and_place
+from dblog.sources.mysql.events import FIRST, Type, file_and_byte
 from dblog.sources.mysql.events import position as position_of
 from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.resume import file_name
@@ -57,22 +57,22 @@ class MySQLLog:
         decoder: Decoder,
         *,
         server_id: int,
-        place: Place | None = None,
+        coordinate: Coordinate | None = None,
         until: int = 0,
         check: Callable[[int], None] = lambda at: None,
     ) -> None:
-        """`place` has the shift between the position's file number and the server's own. Up to `until` the log must
-        have shown what was delivered. `check` says why the server's log does not go on at a position of its own."""
-        place = place or Place()
-        self._check, self._shift = check, position_of(place.shift, 0)
+        """`coordinate.shift` maps the position's file number to the server's own. Up to `until` the log must have shown
+        what was delivered. `check` says why the server's log does not go on at a position of its own."""
+        coordinate = coordinate or Coordinate()
+        self._check, self._shift = check, position_of(coordinate.shift, 0)
         self._decoder = decoder
         self._until = until
-        self._place = str(place)
+        self._coordinate = str(coordinate)
         self._heard = time.monotonic()
         self._connection = connect(address, program="dblog log")
         try:
             with translating("opening the log"):
-                self._packets = Receiver(_dump(self._connection, position, place.shift, server_id), 1)
+                self._packets = Receiver(_dump(self._connection, position, coordinate.shift, server_id), 1)
         except BaseException:
             self._connection.close()
             raise
@@ -94,7 +94,7 @@ class MySQLLog:
                     runs = self._decode()
                     if self._decoder.awaits and self._decoder.position >= self._until:
                         raise PositionLost(
-                            f"the server's log does not have all transactions before {self._place}", hint=DIVERGED
+                            f"the server's log does not have all transactions before {self._coordinate}", hint=DIVERGED
                         )
                     if runs:
                         return runs
@@ -115,8 +115,8 @@ class MySQLLog:
         return runs
 
     @property
-    def place(self) -> str:
-        return self._place
+    def coordinate(self) -> str:
+        return self._coordinate
 
     @property
     def passing(self) -> bool:
@@ -159,7 +159,7 @@ def _complete(packets: Packets) -> int:
 
 def _dump(connection: Connection, position: int, shift: int, server_id: int) -> socket.socket:
     """Ask for the log; the socket that it comes from."""
-    file, place = file_and_place(position)
+    file, byte = file_and_byte(position)
     name = file_name(connection, file - shift).encode()
     with connection.cursor() as cursor:
         cursor.execute(
@@ -177,8 +177,8 @@ def _dump(connection: Connection, position: int, shift: int, server_id: int) -> 
             raise
         denied = f"opening the log failed: {error.args[1]}"
         raise PreconditionFailed(denied, hint="grant replication slave on *.* to the user in the URL") from error
-    # A place has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
-    place = place if place < 1 << 32 else FIRST
-    connection._execute_command(_DUMP, pack("<IHI", place, _ALL_EVENTS, server_id) + name)
+    # The byte has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
+    byte = byte if byte < 1 << 32 else FIRST
+    connection._execute_command(_DUMP, pack("<IHI", byte, _ALL_EVENTS, server_id) + name)
     source: socket.socket = connection._sock
     return source

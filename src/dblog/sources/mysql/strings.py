@@ -96,9 +96,9 @@ def set_log(cells: Cells, column: MyColumn) -> pa.Array:
     count = len(labels)
     if count < 64:
         refuse(column, value >> np.uint64(count) != 0, lambda row: hex(int(value[row])))
-    distinct, place = np.unique(value, return_inverse=True)
+    distinct, index = np.unique(value, return_inverse=True)
     texts = [",".join(label for n, label in enumerate(labels) if bits >> n & 1) for bits in distinct.tolist()]
-    return pa.array(texts, pa.string()).take(columns.fixed(pa.int64(), place.astype(np.int64), cells.valid))
+    return pa.array(texts, pa.string()).take(columns.fixed(pa.int64(), index.astype(np.int64), cells.valid))
 
 
 def json_log(cells: Cells, column: MyColumn) -> pa.Array:

@@ -31,7 +31,7 @@ MOST_MAPS = 10_000
 _NUMBER = np.uint64((1 << 48) - 1)
 
 
-class Tables(Protocol):
+class CapturedTables(Protocol):
     """Which tables are captured, and how they look."""
 
     def captured(self, table: TableName) -> bool: ...
@@ -67,7 +67,7 @@ class Tables(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class Destination:
     """Where the rows of a table map go: to a table, to the watermarks, or nowhere."""
 
     table: TableName
@@ -78,12 +78,12 @@ class Target:
 class TableMaps:
     """The table maps of a log so far."""
 
-    def __init__(self, tables: Tables, flavor: Flavor, watermark: TableName) -> None:
+    def __init__(self, tables: CapturedTables, flavor: Flavor, watermark: TableName) -> None:
         self._tables = tables
         self._flavor = flavor
         self._watermark = watermark
-        self._targets: dict[bytes, Target] = {}
-        self._same: dict[tuple[TableName, Layout | None], Target] = {}
+        self._targets: dict[bytes, Destination] = {}
+        self._same: dict[tuple[TableName, Layout | None], Destination] = {}
         self._schemas: dict[TableName, TableSchema] = {}
 
     def tables_of(self, schema: str | None) -> Collection[TableName]:
@@ -113,8 +113,8 @@ class TableMaps:
         return frozenset(t for t in tables if t == self._watermark or self._tables.captured(t))
 
     def targets(
-        self, events: Events, transaction: Ints, carried: Mapping[int, Target], passed: Mask
-    ) -> tuple[dict[int, Target], list[tuple[Target, Ints]]]:
+        self, events: Events, transaction: Ints, carried: Mapping[int, Destination], passed: Mask
+    ) -> tuple[dict[int, Destination], list[tuple[Destination, Ints]]]:
         """The table maps that hold in the last transaction, by number; and each target with its row events, in order.
 
         `transaction` numbers the events' transactions; `carried` holds in the one that has the number 0. Events that
@@ -122,13 +122,13 @@ class TableMaps:
         mapped, rows = (
             np.flatnonzero(found & ~passed) for found in (events.kind == Type.table_map, IS_ROWS[events.kind])
         )
-        targets, place = self._described(events, mapped)
+        targets, index = self._described(events, mapped)
         of_map, of_row = _numbers(events, mapped), _numbers(events, rows)
         source = _last_before(mapped, of_map, rows, of_row)
         lost = source < 0
         lost[~lost] = transaction[mapped[source[~lost]]] != transaction[rows[~lost]]
         where = np.zeros(len(rows), np.int64)
-        where[~lost] = place[source[~lost]]
+        where[~lost] = index[source[~lost]]
         for number in np.unique(of_row[lost]).tolist():
             mine = lost & (of_row == number)
             if number not in carried or np.any(transaction[rows[mine]]):
@@ -137,11 +137,11 @@ class TableMaps:
             targets.append(carried[number])
         holding = dict(carried) if transaction[-1] == 0 else {}
         for n in np.flatnonzero(transaction[mapped] == transaction[-1]).tolist():
-            holding[int(of_map[n])] = targets[place[n]]
+            holding[int(of_map[n])] = targets[index[n]]
         return holding, list(_split(rows, where, targets))
 
-    def _described(self, events: Events, mapped: Ints) -> tuple[list[Target], Ints]:
-        """The targets of table maps, each different one once, and for each map its place among them."""
+    def _described(self, events: Events, mapped: Ints) -> tuple[list[Destination], Ints]:
+        """The targets of table maps, each different one once, and for each map its index among them."""
         start = events.start[mapped]
         coded = columns.binary(Cells(events.raw, start, events.end[mapped] - start)).dictionary_encode()
         if len(self._targets) > MOST_MAPS:
@@ -157,18 +157,18 @@ class TableMaps:
             targets.append(self._targets[body])
         return targets, coded.indices.to_numpy().astype(np.int64)
 
-    def _target(self, body: bytes) -> Target:
+    def _target(self, body: bytes) -> Destination:
         table = _table_name(body)
         watermark = table == self._watermark
         if not watermark and not self._tables.captured(table):
-            return Target(table, None)
+            return Destination(table, None)
         mapped = TableMap.parse(body, self._flavor)
         if not mapped.named:
             mapped = self._tables.completed(mapped)
         schema = self._tables.schema(mapped)
         if not watermark:
             self._schemas[table] = schema
-        return Target(table, Layout.of(mapped, schema), watermark)
+        return Destination(table, Layout.of(mapped, schema), watermark)
 
 
 def _table_name(body: bytes) -> TableName:
@@ -193,11 +193,11 @@ def _last_before(mapped: Ints, of_map: Ints, rows: Ints, of_row: Ints) -> Ints:
     return source[len(mapped) :]
 
 
-def _split(rows: Ints, where: Ints, targets: list[Target]) -> Iterator[tuple[Target, Ints]]:
+def _split(rows: Ints, where: Ints, targets: list[Destination]) -> Iterator[tuple[Destination, Ints]]:
     """Each target's row events."""
     unique: dict[int, int] = {}
-    places = np.array([unique.setdefault(id(t), n) for n, t in enumerate(targets)], np.int64)
-    where = places[where]
+    indexes = np.array([unique.setdefault(id(t), n) for n, t in enumerate(targets)], np.int64)
+    where = indexes[where]
     order = np.argsort(where, kind="stable")
     last = np.cumsum(np.bincount(where, minlength=len(targets)))
     for target, begin, end in zip(targets, np.append(0, last), last, strict=False):

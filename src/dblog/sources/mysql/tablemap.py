@@ -159,7 +159,7 @@ def _parse(body: bytes, flavor: Flavor) -> TableMap:
     columns = tuple(map(MappedColumn, names, types, nullable, visible))
     if len(names) != len(codes):
         raise DecodeError(f"the log names {len(names)} columns of table {table}, which has {len(codes)}")
-    key = tuple(names[place] for place in _key(extra)) if named else ()
+    key = tuple(names[index] for index in _key(extra)) if named else ()
     return TableMap(number, table, columns, key, frozenset(extra))
 
 
@@ -208,11 +208,11 @@ def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> 
     textual = {Code.varchar, Code.string, Code.blob, Code.vector} | ({Code.geometry} if flavor.text_geometry else set())
     texts = [n for n, kind in enumerate(types) if kind.code in textual]
     labelled = [n for n, kind in enumerate(types) if kind.code in (Code.enum, Code.set)]
-    for places, default, each in (
+    for numbers, default, each in (
         (texts, Field.default_charset, Field.column_charset),
         (labelled, Field.label_default_charset, Field.label_charset),
     ):
-        for n, collation in zip(places, _collations(extra, default, each, len(places)), strict=True):
+        for n, collation in zip(numbers, _collations(extra, default, each, len(numbers)), strict=True):
             types[n] = replace(types[n], collation=collation)
     for code, field in ((Code.enum, Field.enum_labels), (Code.set, Field.set_labels)):
         for n, labels in zip(about(field, {code}), _labels(extra.get(field, b"")), strict=True):
@@ -225,13 +225,13 @@ def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> 
 
 
 def _collations(extra: dict[int, bytes], default: Field, each: Field, count: int) -> list[int]:
-    """One for each column; or one for all, and pairs of a column's place and its own."""
+    """One for each column; or one for all, and pairs of a column's index and its own."""
     if each in extra:
         return list(_packed(extra[each]))
     usual, *others = _packed(extra[default]) if default in extra else [BINARY]
     found = [usual] * count
-    for place, collation in zip(others[::2], others[1::2], strict=True):
-        found[place] = collation
+    for index, collation in zip(others[::2], others[1::2], strict=True):
+        found[index] = collation
     return found
 
 

@@ -83,8 +83,8 @@ class _Parts:
         text = np.empty((len(self.cells), width), np.uint8)
         at = 1
         for values, digits, after in fields:
-            for place in range(digits):
-                text[:, at + place] = values // 10 ** (digits - 1 - place) % 10 + ord("0")
+            for digit in range(digits):
+                text[:, at + digit] = values // 10 ** (digits - 1 - digit) % 10 + ord("0")
             at += digits
             if after:
                 text[:, at] = ord(after)

@@ -19,8 +19,8 @@ import pymysql.cursors
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import Connection
 from dblog.errors import DecodeError, PositionLost
-from dblog.sources.mysql.events import file_and_place
-from dblog.sources.mysql.resume import Log, file_name
+from dblog.sources.mysql.events import file_and_byte
+from dblog.sources.mysql.resume import ServerLog, file_name
 
 _START = re.compile(r"XA START (X'[0-9a-f]*',X'[0-9a-f]*',\d+)", re.IGNORECASE)
 _TABLE = re.compile(r"table_id: \d+ \((.*)\)", re.DOTALL)
@@ -95,11 +95,11 @@ def written(name: str) -> str:
 def find_tables(connection: Connection, name: str, before: int) -> set[str] | None:
     """The tables, as `schema.table`, that the last transaction of this name has changed whose rows the log has in front
     of a position of the server's; None when the log does not reach back to it."""
-    number, place = file_and_place(before)
+    number, byte = file_and_byte(before)
     last = file_name(connection, number)
-    files = list(Log(connection).files())
+    files = list(ServerLog(connection).files())
     for file in reversed(files[: files.index(last) + 1] if last in files else []):
-        found = _in_file(connection, file, name, place if file == last else None)
+        found = _in_file(connection, file, name, byte if file == last else None)
         if found is not None:
             return found
     return None
@@ -108,8 +108,8 @@ def find_tables(connection: Connection, name: str, before: int) -> set[str] | No
 def _in_file(connection: Connection, file: str, name: str, before: int | None) -> set[str] | None:
     found: set[str] | None = None
     mine = False
-    for place, kind, told in _events(connection, file):
-        if before is not None and place >= before:
+    for begin, kind, told in _events(connection, file):
+        if before is not None and begin >= before:
             break
         if kind in ("Gtid", "Query") and (start := _START.search(told)):
             mine = written(start[1]) == name
@@ -123,7 +123,7 @@ def _in_file(connection: Connection, file: str, name: str, before: int | None) -
 
 
 def _events(connection: Connection, file: str) -> Iterator[tuple[int, str, str]]:
-    """Place, kind and description of the events of a file, as they come: there may be millions."""
+    """Position, kind and description of the events of a file, as they come: there may be millions."""
     with connection.cursor(pymysql.cursors.SSCursor) as cursor:
         cursor.execute(f"show binlog events in '{file}'")
         row: tuple[Any, ...]

@@ -60,7 +60,7 @@ def _cstring(message: bytes, at: int) -> tuple[str, int]:
     return message[at:end].decode(), end + 1
 
 
-class Cursor(Protocol):
+class CatalogCursor(Protocol):
     """The part of a DB-API cursor used here."""
 
     def execute(self, query: str, args: Sequence[Any] = ..., /) -> Any: ...
@@ -85,10 +85,10 @@ order by a.attrelid, a.attnum
 _KEYS = """
 select i.indrelid, a.attname
 from pg_catalog.pg_index i
-cross join unnest(i.indkey) with ordinality k(attnum, place)
+cross join unnest(i.indkey) with ordinality k(attnum, ordinal)
 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-where i.indrelid in %s and i.indisprimary and k.place <= i.indnkeyatts
-order by i.indrelid, k.place
+where i.indrelid in %s and i.indisprimary and k.ordinal <= i.indnkeyatts
+order by i.indrelid, k.ordinal
 """
 
 # A type with a cast to text of its own may cast to something else than it prints: name its output function.
@@ -112,7 +112,7 @@ from unnest(%s::oid[], %s::int[]) t(oid, typmod)
 
 
 def read_tables(
-    cursor: Cursor, names: Sequence[TableName], options: TypeOptions | None = None
+    cursor: CatalogCursor, names: Sequence[TableName], options: TypeOptions | None = None
 ) -> dict[TableName, TableSchema]:
     """The tables of these names as the catalog describes them now; those that do not exist are absent."""
     tables = table_oids(cursor, names)
@@ -127,7 +127,7 @@ def read_tables(
     return {name: TableSchema(name, columns[oid], keys.get(oid, ())) for oid, name in tables.items()}
 
 
-def table_oids(cursor: Cursor, names: Collection[TableName]) -> dict[int, TableName]:
+def table_oids(cursor: CatalogCursor, names: Collection[TableName]) -> dict[int, TableName]:
     """The tables of these names by their OIDs; those that do not exist are absent."""
     if not names:
         return {}
@@ -140,7 +140,7 @@ class Unidentified(TableSchema):
 
 
 def relation_schema(
-    cursor: Cursor, relation: Relation, options: TypeOptions | None = None, table: TableName | None = None
+    cursor: CatalogCursor, relation: Relation, options: TypeOptions | None = None, table: TableName | None = None
 ) -> TableSchema:
     """The schema that a Relation message describes, as that of `table`, which may be another name than the message's.
     Raises PreconditionFailed when its changes would lack their key."""
@@ -150,7 +150,7 @@ def relation_schema(
     return TableSchema(table, columns, _relation_key(cursor, table, relation), str(relation.oid))
 
 
-def _relation_key(cursor: Cursor, table: TableName, relation: Relation) -> tuple[str, ...]:
+def _relation_key(cursor: CatalogCursor, table: TableName, relation: Relation) -> tuple[str, ...]:
     flagged = tuple(column.name for column in relation.columns if column.key)
     hint = f"alter table {table} replica identity default (or full); the table needs a primary key"
     key = _keys(cursor, [relation.oid]).get(relation.oid, ())
@@ -168,7 +168,7 @@ def _relation_key(cursor: Cursor, table: TableName, relation: Relation) -> tuple
     return key
 
 
-def _keys(cursor: Cursor, tables: Iterable[int]) -> dict[int, tuple[str, ...]]:
+def _keys(cursor: CatalogCursor, tables: Iterable[int]) -> dict[int, tuple[str, ...]]:
     """The primary key of each table that has one, in the order of the key."""
     cursor.execute(_KEYS, (tuple(tables),))
     keys: dict[int, tuple[str, ...]] = {}
@@ -178,7 +178,7 @@ def _keys(cursor: Cursor, tables: Iterable[int]) -> dict[int, tuple[str, ...]]:
 
 
 def _columns(
-    cursor: Cursor, tables: dict[int, list[tuple[str, int, int]]], options: TypeOptions
+    cursor: CatalogCursor, tables: dict[int, list[tuple[str, int, int]]], options: TypeOptions
 ) -> dict[int, tuple[PgColumn, ...]]:
     wanted = sorted({(oid, typmod) for columns in tables.values() for _, oid, typmod in columns})
     facts = _type_facts(cursor, {oid for oid, _ in wanted})
@@ -192,7 +192,7 @@ def _columns(
     return {table: tuple(column(*described) for described in columns) for table, columns in tables.items()}
 
 
-def _type_facts(cursor: Cursor, oids: set[int]) -> dict[int, tuple[Any, ...]]:
+def _type_facts(cursor: CatalogCursor, oids: set[int]) -> dict[int, tuple[Any, ...]]:
     """Rows of `_TYPES` by OID, for these types and all that they are made of."""
     facts: dict[int, tuple[Any, ...]] = {}
     while oids:

@@ -39,10 +39,10 @@ _PRIMARY_KEY = """
 select (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
                    pg_catalog.format_type(a.atttypid, a.atttypmod),
                    case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end),
-               ', ' order by k.place)
-        from pg_catalog.pg_index i cross join unnest(i.indkey) with ordinality k(attnum, place)
+               ', ' order by k.ordinal)
+        from pg_catalog.pg_index i cross join unnest(i.indkey) with ordinality k(attnum, ordinal)
         join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-        where i.indrelid = c.oid and i.indisprimary and k.place <= i.indnkeyatts)
+        where i.indrelid = c.oid and i.indisprimary and k.ordinal <= i.indnkeyatts)
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
 """

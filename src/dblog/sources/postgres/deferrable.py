@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import identifier, literal
 from dblog.errors import PositionLost
-from dblog.sources.postgres.catalog import Cursor
+from dblog.sources.postgres.catalog import CatalogCursor
 
 WHY = "two rows may have the same key within a transaction, and the log does not tell which of them remains"
 
@@ -52,7 +52,7 @@ class DeferrableKey:
     fix: str
 
 
-def deferrable_keys(cursor: Cursor, tables: Collection[int]) -> dict[int, list[DeferrableKey]]:
+def deferrable_keys(cursor: CatalogCursor, tables: Collection[int]) -> dict[int, list[DeferrableKey]]:
     """The deferrable primary keys of these tables (OIDs) and of their partitions, by the OID of the table."""
     found: dict[int, list[DeferrableKey]] = {}
     if tables:
@@ -63,7 +63,7 @@ def deferrable_keys(cursor: Cursor, tables: Collection[int]) -> dict[int, list[D
     return found
 
 
-def refuse_deferrable_keys(cursor: Cursor, tables: Collection[int], slot: str) -> None:
+def refuse_deferrable_keys(cursor: CatalogCursor, tables: Collection[int], slot: str) -> None:
     """Raise PositionLost when one of these tables (OIDs), which a stream follows, has a deferrable primary key now."""
     for keys in deferrable_keys(cursor, tables).values():
         raise PositionLost(

@@ -127,7 +127,7 @@ class Decoder:
         return feed
 
     def _runs(self, feed: Feed) -> list[Run]:
-        groups = list(_grouped(*self._places(feed)))
+        groups = list(_grouped(*self._target_indexes(feed)))
         for target, rows in groups:
             if target.watermark:
                 for number in feed.changes[rows]:
@@ -160,13 +160,13 @@ class Decoder:
             for run, batches in zip(runs, found, strict=True)
         ]
 
-    def _places(self, feed: Feed) -> tuple[Ints, list[_Target]]:
+    def _target_indexes(self, feed: Feed) -> tuple[Ints, list[_Target]]:
         """For each change its target, as an index into the list of targets."""
         oids = feed.raw.be32(feed.start[feed.changes] + 1)
         known = np.array(sorted(self._targets), np.uint32)
         targets = [self._targets[int(oid)] for oid in known]
-        place = np.searchsorted(known, oids)
-        place[np.append(known, 0)[place] != oids] = -1
+        index = np.searchsorted(known, oids)
+        index[np.append(known, 0)[index] != oids] = -1
         for number in np.flatnonzero(feed.kind == RELATION).tolist():
             target = self._target(Relation.parse(feed.messages[number]))
             oid = target.relation.oid
@@ -174,11 +174,11 @@ class Decoder:
             if before != target:
                 self.redefined |= before is not None or target.renamed
                 self._targets[oid] = target
-                place[(oids == oid) & (feed.changes > number)] = len(targets)
+                index[(oids == oid) & (feed.changes > number)] = len(targets)
                 targets.append(target)
-        if np.any(place < 0):
-            raise DecodeError(f"the log has a change of relation {oids[np.argmin(place)]}, which it has not described")
-        return place, targets
+        if np.any(index < 0):
+            raise DecodeError(f"the log has a change of relation {oids[np.argmin(index)]}, which it has not described")
+        return index, targets
 
     def _target(self, relation: Relation) -> _Target:
         if (relation.schema, relation.name) == self._watermark:
@@ -201,15 +201,15 @@ class Decoder:
             self._open = _Transaction(lsn, committed_at, xid, changes, feed.tokens.get(last))
 
 
-def _emptied(feed: Feed, layout: Layout, places: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
+def _emptied(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
     """Instead of `table_batch`, for changes that do not say which rows they are of: a truncate for each transaction."""
-    transaction, first = np.unique(feed.transaction[feed.changes[places]], return_index=True)
+    transaction, first = np.unique(feed.transaction[feed.changes[ordinals]], return_index=True)
     batches = []
-    for mine, place in zip(transaction.tolist(), places[first].tolist(), strict=True):
+    for mine, ordinal in zip(transaction.tolist(), ordinals[first].tolist(), strict=True):
         meta = (int(values[mine]) for values in (feed.xid, feed.committed_at))
-        lsn, seq = int(feed.lsn[mine]), 2 * (place - int(feed.preceding[mine]))
+        lsn, seq = int(feed.lsn[mine]), 2 * (ordinal - int(feed.preceding[mine]))
         batches.append(truncation(layout.schema.arrow, lsn, seq, *meta, before=before))
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0], feed.changes[places[first]]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0], feed.changes[ordinals[first]]
 
 
 def _one_relation_each(message: bytes) -> list[bytes]:
@@ -220,10 +220,10 @@ def _one_relation_each(message: bytes) -> list[bytes]:
     return [b"T" + message[at : at + 4] for at in range(6, 6 + 4 * count, 4)]
 
 
-def _grouped(place: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Ints]]:
+def _grouped(index: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Ints]]:
     """Each target that has changes, with the indices of its changes in order."""
-    order = np.argsort(place.astype(np.min_scalar_type(len(targets))), kind="stable")
-    last = np.cumsum(np.bincount(place, minlength=len(targets)))
+    order = np.argsort(index.astype(np.min_scalar_type(len(targets))), kind="stable")
+    last = np.cumsum(np.bincount(index, minlength=len(targets)))
     for target, first, end in zip(targets, np.append(0, last), last, strict=False):
         if end > first:
             yield target, order[first:end]

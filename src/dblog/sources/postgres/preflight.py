@@ -40,7 +40,7 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
     if version < OLDEST_SERVER:  # its catalog cannot even be asked the questions below
         return [Problem(f"the server's version number is {version}", "upgrade to PostgreSQL 13 or later")]
     with translating("checking the server"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
-        return list(preflight_checks.Look(cur, setup).problems())
+        return list(preflight_checks.Inspection(cur, setup).problems())
 
 
 def prepare(

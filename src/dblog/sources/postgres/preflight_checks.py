@@ -93,7 +93,7 @@ _RELATIONS = f"""
            row_security_active(c.oid) AS secured,
            c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS inherited,
            c.relispartition AS partition, a.*
-    FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w(schema, name, place)
+    FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w(schema, name, ordinal)
     LEFT JOIN pg_namespace n ON n.nspname = w.schema
     LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
     LEFT JOIN pg_index k ON k.indrelid = c.oid AND k.indisprimary
@@ -105,7 +105,7 @@ _RELATIONS = f"""
                      has_column_privilege(c.oid, attnum, 'SELECT') AS readable,
                      attnum = ANY ((k.indkey::int2[])[0:k.indnkeyatts - 1]) AS keyed
               FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum) f) a
-    ORDER BY w.place
+    ORDER BY w.ordinal
 """
 _LEAVES = f"""
     SELECT n.nspname AS schema, c.relname AS name, c.relkind AS kind, c.relpersistence AS persistence,
@@ -133,7 +133,7 @@ _PARTS = """
 """
 
 
-class Look:
+class Inspection:
     """One look at the server: what was found, and what is wrong with it."""
 
     def __init__(self, cur: Any, setup: Setup) -> None:

@@ -21,7 +21,7 @@ from dblog.errors import (
     SchemaChanged,
     WatermarkError,
 )
-from dblog.sources.base import Admission, Commits, Origin, Survey, Wait
+from dblog.sources.base import Admitted, Commits, Origin, Survey, Wait
 from dblog.sources.postgres import chunks, preflight, slots, survey, visibility
 from dblog.sources.postgres.catalog import Unidentified, read_tables, relation_schema
 from dblog.sources.postgres.column_types import TypeOptions
@@ -99,9 +99,9 @@ class Postgres(Relational[Connection]):
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
         return self._with(lambda connection: survey.survey(connection, self._setup_of, self.patterns, followed))
 
-    def admit(self, tables: Collection[TableName]) -> Admission:
+    def admit(self, tables: Collection[TableName]) -> Admitted:
         """A transaction that wrote to a table before it was published, and commits later, is not in the log: see
-        `Admission.running`."""
+        `Admitted.running`."""
         setup = self._setup_of(tuple(tables))
         self._with(lambda connection: survey.publish(connection, setup))
         if not self.writes:
@@ -109,7 +109,7 @@ class Postgres(Relational[Connection]):
         running = self._running()
         found = self._with(lambda connection: survey.states(connection, setup))
         self.follow(found)
-        return Admission(found, self.latest(), running)
+        return Admitted(found, self.latest(), running)
 
     def follow(self, tables: Mapping[TableName, Followed]) -> None:
         known = {f.identity: table for table, f in tables.items()}
@@ -137,7 +137,7 @@ class Postgres(Relational[Connection]):
         (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         return int(position)
 
-    def check_position(self, position: int, place: str | None = None) -> None:
+    def check_position(self, position: int, coordinate: str | None = None) -> None:
         """Raise PositionLost unless the slot still has the log after the position."""
         slot = self._slot()
         if slot["confirmed"] > position:
@@ -156,8 +156,8 @@ class Postgres(Relational[Connection]):
 
         self._with(drop)
 
-    def stream(self, position: int, place: str | None = None) -> PostgresLog:
-        self.check_position(position, place)
+    def stream(self, position: int, coordinate: str | None = None) -> PostgresLog:
+        self.check_position(position, coordinate)
 
         def resolve(relation: Relation) -> TableSchema | None:
             """A table that is followed keeps its name here, whatever name it has got."""
@@ -181,13 +181,13 @@ class Postgres(Relational[Connection]):
         decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
         return PostgresLog(self.address, self.slot, self.publication, position, decoder)
 
-    def place(self, place: str | None, commits: Commits, position: int) -> None:
+    def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> None:
         """A slot is one server's."""
 
-    def comparable(self, place: str | None, other: str | None) -> bool:
+    def comparable(self, coordinate: str | None, other: str | None) -> bool:
         return True
 
-    def repeat(self, position: int, place: str | None, end: str | None) -> None:
+    def repeat(self, position: int, coordinate: str | None, end: str | None) -> None:
         """What is left of the slot's log has the batch where it was."""
 
     def _slot(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class Postgres(Relational[Connection]):
             self._ask(visibility.FLUSH)
         return int(bound)
 
-    def invisible(self, xids: Ints, place: str | None) -> tuple[int, ...]:
+    def invisible(self, xids: Ints, coordinate: str | None) -> tuple[int, ...]:
         return self._snapshot().hidden(xids)
 
     def _running(self) -> tuple[int, ...]:
@@ -242,7 +242,7 @@ class Postgres(Relational[Connection]):
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
-    def select(self, table: TableName, extent: Extent, key: str | None) -> Select:
+    def select(self, table: TableName, extent: Extent, key: str | None) -> PostgresSelection:
         connection = self._session("chunks")
         try:
             with self._reading(f"reading table {table}"), connection.cursor() as cursor:
@@ -256,7 +256,7 @@ class Postgres(Relational[Connection]):
         except BaseException:
             self._forget("chunks")
             raise
-        return Select(self, schema, extent)
+        return PostgresSelection(self, schema, extent)
 
     # -- for people ------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class Postgres(Relational[Connection]):
 
 
 @dataclass(frozen=True)
-class Select:
+class PostgresSelection:
     """A chunk read, one transaction: the lock that its first statement took, the one every select takes, keeps the
     schema as it is until the rows are read."""
 

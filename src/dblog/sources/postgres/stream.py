@@ -95,7 +95,7 @@ class PostgresLog:
         return self._decoder.feed(ready)
 
     @property
-    def place(self) -> None:
+    def coordinate(self) -> None:
         return None
 
     @property

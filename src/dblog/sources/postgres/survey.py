@@ -21,7 +21,7 @@ from dblog.databases.postgres.connect import Connection, translating
 from dblog.errors import PositionLost
 from dblog.sources.base import Survey
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
-from dblog.sources.postgres.preflight_checks import Look, Setup
+from dblog.sources.postgres.preflight_checks import Inspection, Setup
 from dblog.sources.problems import Problem, refuse
 
 SetupOf = Callable[[Sequence[TableName]], Setup]
@@ -70,21 +70,21 @@ def survey(
         absent = [t for t in followed if t not in there]
         kept = [t for t in followed if t in there and select_tables(patterns, [t])]
         examined = tuple(dict.fromkeys((*wanted, *kept)))
-        look = Look(cur, setup_of(examined))
-        known = [t.oid for t in look.tables if t.oid is not None and (t.schema, t.name) in followed]
-        refuse_deferrable_keys(cur, known, look.setup.slot)
-        states = _states(look, [t for t in look.tables if t.oid is not None])
+        inspection = Inspection(cur, setup_of(examined))
+        known = [t.oid for t in inspection.tables if t.oid is not None and (t.schema, t.name) in followed]
+        refuse_deferrable_keys(cur, known, inspection.setup.slot)
+        states = _states(inspection, [t for t in inspection.tables if t.oid is not None])
         tables: dict[TableName, Followed] = {}
         left_out: dict[TableName, str] = {}
         replaced: dict[TableName, str] = {}
         problems: list[Problem] = []
-        members = look.members()
-        for table in look.tables:
+        members = inspection.members()
+        for table in inspection.tables:
             name = TableName(table.schema, table.name)
             if table.oid is None:  # it has gone since it was listed: the next look sees what became of it
                 tables |= {name: followed[name]} if name in followed else {}
                 continue
-            wrong = _problems(look, table, name in members, followed=name in followed)
+            wrong = _problems(inspection, table, name in members, followed=name in followed)
             if name in followed:
                 problems += wrong
             elif wrong:
@@ -94,7 +94,9 @@ def survey(
             before = followed.get(name)
             if before is not None and (why := _replaced(before, tables[name], name in members, is_new)):
                 replaced[name] = why
-        problems += look.of_publication(look.publication, [t for t in look.tables if (t.schema, t.name) in followed])
+        problems += inspection.of_publication(
+            inspection.publication, [t for t in inspection.tables if (t.schema, t.name) in followed]
+        )
         refuse(problems)
     away = {t: names[i] for t in absent if (i := followed[t].identity) in names}
     return Survey(tables, replaced, away, frozenset(t for t in absent if t not in away), left_out)
@@ -103,40 +105,40 @@ def survey(
 def states(connection: Connection, setup: Setup) -> dict[TableName, Followed]:
     """What the tables of the set-up that are published are known by now."""
     with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
-        look = Look(cur, setup)
-        members = look.members()
-        there = [t for t in look.tables if (t.schema, t.name) in members]
-        found = _states(look, there)
+        inspection = Inspection(cur, setup)
+        members = inspection.members()
+        there = [t for t in inspection.tables if (t.schema, t.name) in members]
+        found = _states(inspection, there)
         return {TableName(t.schema, t.name): found[t.oid][0] for t in there}
 
 
 def publish(connection: Connection, setup: Setup) -> None:
     """Add those tables of the set-up to the publication that it does not hold."""
     with translating("adding tables to the publication"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
-        look = Look(cur, setup)
-        members = look.members()
-        for table in look.tables:
+        inspection = Inspection(cur, setup)
+        members = inspection.members()
+        for table in inspection.tables:
             if table.oid is not None and (table.schema, table.name) not in members:
-                cur.execute(look.not_a_member(_publication(look), table, owned=table.owned).fix)
+                cur.execute(inspection.not_a_member(_publication(inspection), table, owned=table.owned).fix)
 
 
-def _publication(look: Look) -> Any:
-    if look.publication is None:
+def _publication(inspection: Inspection) -> Any:
+    if inspection.publication is None:
         raise PositionLost(
-            f"publication {look.setup.publication!r} is gone: the log has no changes any more",
+            f"publication {inspection.setup.publication!r} is gone: the log has no changes any more",
             hint="start with a new slot and a new checkpoint, which dumps the tables again",
         )
-    return look.publication
+    return inspection.publication
 
 
-def _problems(look: Look, table: Any, is_member: bool, *, followed: bool) -> list[Problem]:
+def _problems(inspection: Inspection, table: Any, is_member: bool, *, followed: bool) -> list[Problem]:
     """What keeps a table from being followed."""
-    publication = _publication(look)
-    found = [*look.of_table(table, rights=not followed), *look.of_published_part(table)]
+    publication = _publication(inspection)
+    found = [*inspection.of_table(table, rights=not followed), *inspection.of_published_part(table)]
     if not followed:
-        found += [*look.of_deferrable(table), *look.of_publication(publication, [table])]
+        found += [*inspection.of_deferrable(table), *inspection.of_publication(publication, [table])]
     if not is_member:
-        found.append(look.not_a_member(publication, table, owned=table.owned))
+        found.append(inspection.not_a_member(publication, table, owned=table.owned))
     return [p for p in found if p.fatal]
 
 
@@ -144,15 +146,15 @@ Newer = Callable[[str], bool]
 """Whether a table's partitions are those of a state and others that were made empty since."""
 
 
-def _states(look: Look, tables: Collection[Any]) -> dict[int, tuple[Followed, Newer]]:
+def _states(inspection: Inspection, tables: Collection[Any]) -> dict[int, tuple[Followed, Newer]]:
     """For each table, by OID, what it is known by."""
     roots = [t.oid for t in tables if t.kind == "p"]
     partitions: dict[int, list[tuple[int, bool]]] = {}
-    for part in look._all(_PARTITIONS, roots) if roots else ():
+    for part in inspection._all(_PARTITIONS, roots) if roots else ():
         partitions.setdefault(part.root, []).append((_number(part.relid, part.relfilenode), part.made_empty))
-    publication = _publication(look).oid
+    publication = _publication(inspection).oid
     found: dict[int, tuple[Followed, Newer]] = {}
-    for row in look._all(_STATES, publication, [t.oid for t in tables]):
+    for row in inspection._all(_STATES, publication, [t.oid for t in tables]):
         mine = partitions.get(row.oid, [])
         state = f"{row.member or f'p{publication}'}/{row.key}/{_sum(n for n, _ in mine):x}"
         found[row.oid] = Followed(str(row.oid), state), _newer(mine)

@@ -93,25 +93,25 @@ def _march(raw: Raw, at: Ints, layout: Layout) -> tuple[Rows, Ints]:
     return rows.columns(layout.kept), at
 
 
-def table_batch(feed: Feed, layout: Layout, places: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
-    """The batch of a table's changes (`places` among those of the feed), and the message that each of its rows is from.
+def table_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
+    """The batch of a table's changes (`ordinals` in the feed's), and the message that each of its rows is from.
 
     It is made in blocks that the processor's cache holds: a quarter faster for large feeds.
     """
-    cuts = range(0, len(places), _BLOCK)
-    made = [_change_batch(feed, layout, places[at : at + _BLOCK], before=before) for at in cuts]
+    cuts = range(0, len(ordinals), _BLOCK)
+    made = [_change_batch(feed, layout, ordinals[at : at + _BLOCK], before=before) for at in cuts]
     if len(made) == 1:
         return made[0]
     whole = pa.Table.from_batches([batch for batch, _ in made]).combine_chunks()
     return whole.to_batches()[0], np.concatenate([number for _, number in made])
 
 
-def _change_batch(feed: Feed, layout: Layout, places: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
+def _change_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
     """`table_batch` of one block.
 
     An update that changes the key becomes two rows, a delete and a create.
     """
-    schema, raw, number = layout.schema, feed.raw, feed.changes[places]
+    schema, raw, number = layout.schema, feed.raw, feed.changes[ordinals]
     kind, start = feed.kind[number], feed.start[number]
     mark, at = raw.data[start + 5], start + 6
     updated = np.flatnonzero((kind == UPDATE) & (mark != NEW))
@@ -125,18 +125,18 @@ def _change_batch(feed: Feed, layout: Layout, places: Ints, *, before: bool) -> 
     if np.any((end != start + feed.size[number]) & ~truncate):
         raise DecodeError(f"a change of table {schema.table} in the log does not end where its last column does")
     _fill(new, old, updated, mark[updated] == OLD)
-    moved = np.zeros(len(places), np.bool_)
+    moved = np.zeros(len(ordinals), np.bool_)
     moved[updated] = _key_differs(schema, old, new.take(updated))
     _check_key(schema, new, truncate)
 
     # From here on by row of the batch: `source` is its change, `gone` the deletes of old keys before their creates.
-    source = np.repeat(np.arange(len(places)), 1 + moved)
+    source = np.repeat(np.arange(len(ordinals)), 1 + moved)
     gone = np.flatnonzero(moved) + np.arange(np.count_nonzero(moved))
     row, op = new.take(source) if gone.size else new, _OP[kind][source]
     row.put(gone, old.take(moved[updated]))
     op[gone], op[gone + 1] = Op.delete, Op.create
     transaction = feed.transaction[number][source]
-    seq = 2 * (places[source] - feed.preceding[transaction])
+    seq = 2 * (ordinals[source] - feed.preceding[transaction])
     seq[gone + 1] += 1
     if seq.max(initial=0) >= DUMP_SEQ - 1:
         raise DecodeError("a transaction in the log has more than 2**30 changes")

@@ -13,7 +13,7 @@ from dblog.databases.mysql.connect import ServerError
 from dblog.errors import DecodeError, PositionLost
 from dblog.sources.mysql import compressed
 from dblog.sources.mysql.binlog import EventReader
-from dblog.sources.mysql.events import Events, Type, file_and_place, position
+from dblog.sources.mysql.events import Events, Type, file_and_byte, position
 from dblog.sources.mysql.packets import Packets
 from tests.unit.sources.mysql.build import packed
 from tests.unit.sources.mysql.log import ARTIFICIAL, Log, event, packets, query_body
@@ -32,9 +32,9 @@ def rows(events: Events) -> list[Row]:
 
 
 def test_a_position_is_the_number_of_a_file_and_a_place_in_it() -> None:
-    assert file_and_place(position(12, 345)) == (12, 345)
+    assert file_and_byte(position(12, 345)) == (12, 345)
     assert position(1, 2**40 - 1) < position(2, 4)
-    assert file_and_place(position(3, 0)) == (3, 4)  # where the first event lies
+    assert file_and_byte(position(3, 0)) == (3, 4)  # where the first event lies
 
 
 @pytest.mark.parametrize("checksum", [True, False])
@@ -100,13 +100,13 @@ def test_the_log_goes_on_in_the_next_file(made_up: bool) -> None:
     begin = log.begin()
     found = read(EventReader(position(9, 4)), log.packets())
     assert found[-1][2] == begin > found[-2][3]
-    assert file_and_place(begin)[0] == 10
+    assert file_and_byte(begin)[0] == 10
 
 
 def test_a_file_number_can_have_more_digits() -> None:
     log = Log(999_999)
     log.enter(1_000_000)
-    assert file_and_place(log.begin())[0] == 1_000_000
+    assert file_and_byte(log.begin())[0] == 1_000_000
     assert read(EventReader(position(999_999, 4)), log.packets())[0][2] == log.position - len(log.events[-1])
 
 

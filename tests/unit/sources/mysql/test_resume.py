@@ -7,10 +7,10 @@ import pytest
 from dblog.databases.mysql.flavor import MYSQL
 from dblog.errors import PositionLost
 from dblog.sources.mysql.events import position
-from dblog.sources.mysql.resume import Log, resume
+from dblog.sources.mysql.resume import ServerLog, resume
 
 
-class Said(Log):
+class Said(ServerLog):
     """A server that says these things of its log."""
 
     def __init__(self, name: str, **files: int) -> None:

@@ -1,0 +1,67 @@
+"""CONTRIBUTING.md and the workflows name targets, files and options that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+PENDING = {"simulate", "docs/adding-a-source.md"}
+"""What is being written elsewhere. Empty this set when it is there."""
+
+
+def named_targets(text: str) -> set[str]:
+    """The targets of the commands `make ...` in a text."""
+    return set(re.findall(r"(?:^|`|run: )make ([a-z]+)", text, re.MULTILINE))
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    named = named_targets(PAGE)
+    assert {"check", "test", "chaos"} <= named
+    assert named - TARGETS <= PENDING
+
+
+def test_every_variable_of_a_make_command_is_read_by_the_makefile() -> None:
+    commands = re.findall(r"make (?!simulate)[a-z]+((?: [A-Z]+=\S+)+)", PAGE)
+    for name in re.findall(r"([A-Z]+)=", " ".join(commands)):
+        assert f"$({name})" in MAKEFILE, name
+
+
+def test_every_file_that_is_named_exists() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", PAGE)
+    files = re.findall(r"`((?:src|tests|docs|scripts|\.github)/[\w./-]+)`", PAGE)
+    commands = re.findall(r"pytest \"?(tests/[\w/.]+)", PAGE)
+    assert len(files) > 5
+    for name in {*links, *files, *commands} - PENDING:
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_make_targets_that_exist_and_nothing_else(workflow: Path) -> None:
+    text = workflow.read_text()
+    assert named_targets(text)
+    assert named_targets(text) <= TARGETS
+    for command in re.findall(r"^\s*-? ?run: (.+)$", text, re.MULTILINE):
+        assert re.fullmatch(r"make [a-z]+( [A-Z]+=\S+)*", command), command
+
+
+def test_the_workflows_are_those_of_tests_and_releases() -> None:
+    assert [path.name for path in WORKFLOWS] == ["release.yml", "test.yml"]
+
+
+def test_the_workflow_tests_every_python_that_is_declared() -> None:
+    declared = set(re.findall(r"Programming Language :: Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text()))
+    tested = set(re.findall(r'"(3\.\d+)"', (ROOT / ".github/workflows/test.yml").read_text()))
+    assert tested == declared == {"3.11", "3.12", "3.13"}
+
+
+def test_every_target_is_phony_and_has_help() -> None:
+    phony = set(re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)[0].split())
+    assert phony == TARGETS
+    assert set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE)) == TARGETS
