@@ -46,21 +46,27 @@ def check(
     context: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="A pipeline's file: its source and its sinks.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="Check the source and the sinks of this pipeline's file.", show_default=False
+        ),
     ] = None,
     url: UrlOrFile = None,
     tables: TablesOrFile = None,
-    slot: Annotated[str | None, typer.Option(metavar="NAME", help="The replication slot of the stream.")] = None,
-    publication: Annotated[str | None, typer.Option(metavar="NAME", help="The publication of the stream.")] = None,
+    slot: Annotated[str | None, typer.Option(metavar="NAME", help="Check with this replication slot.")] = None,
+    publication: Annotated[str | None, typer.Option(metavar="NAME", help="Check with this publication.")] = None,
     watermark: Annotated[
-        str | None, typer.Option(metavar="HOW", help="table, or none for a stream that writes nothing to the source.")
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Check for watermarks in a table, or none: for a stream that writes nothing to the source.",
+        ),
     ] = None,
     admin_sql: Annotated[
-        bool, typer.Option("--admin-sql", help="Print the whole set-up as SQL for an administrator, and do nothing.")
+        bool, typer.Option("--admin-sql", help="Print the set-up as SQL for an administrator, and change nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Is a database ready for capture, and is a pipeline's FILE right? Show every problem with its fix.
+    """Check whether a database, or the pipeline of a FILE, is ready for capture; show every problem with its fix.
 
     Changes nothing. Exit code 1 means that a stream would refuse to start.
     """

@@ -32,14 +32,16 @@ def events(
     tables: Tables,
     publication: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Read through this publication; without it, one is made and dropped."),
+        typer.Option(
+            metavar="NAME", help="Read through this publication; without it, create one and drop it at the end."
+        ),
     ] = None,
     number: Annotated[
-        int | None, typer.Option("--count", min=1, metavar="N", help="End after so many events.", show_default=False)
+        int | None, typer.Option("--count", min=1, metavar="N", help="Exit after this many events.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, which is what is printed anyway.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, which is the default.")] = False,
 ) -> None:
-    """Print the changes of tables as they are committed, as JSON lines. Until Ctrl-C.
+    """Print the changes of tables as JSON lines as they are committed, until Ctrl-C.
 
     Reads through a temporary replication slot and, unless told otherwise, a publication of its own; both are gone
     afterwards. Begins with what is committed from now on.

@@ -30,11 +30,13 @@ def init(
     url: Url,
     into: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The file; - prints it. Without it, <database>.toml."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file; - prints it. Without it, <database>.toml."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at a database and write a pipeline's file for it, with comments. The password is not written."""
+    """Write the file of a pipeline for a database, with comments and without the password."""
     from dblog.pipelines.config import slug
     from dblog.pipelines.example import example
 

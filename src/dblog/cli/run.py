@@ -62,7 +62,9 @@ def run(
     every: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="Start a batch every so many seconds; without it, as soon as one has ended."
+            min=0,
+            metavar="SECONDS",
+            help="Start a batch at this interval; without it, as soon as the last one has ended.",
         ),
     ] = None,
     option: Annotated[

@@ -43,11 +43,11 @@ app.add_typer(slots, name="slots", rich_help_panel=DATABASE)
 )
 def list_without_asking(
     ctx: typer.Context,
-    url: Annotated[str | None, url_option("The source, when no command is given.")] = None,
+    url: Annotated[str | None, url_option("Connect to this source, if no command is given.")] = None,
     location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replication slots of the database: list them, drop one of ours."""
+    """List the replication slots of a database, or drop one of DBLog's."""
     if ctx.invoked_subcommand is not None:
         return
     if url is None:
@@ -62,7 +62,7 @@ def list_without_asking(
     ),
 )
 def list_slots(url: Url, location: StoreLocation = None, as_json: AsJson = False) -> None:
-    """Show all replication slots of the database, who reads them, and how much log each keeps on the server."""
+    """List the replication slots of a database, their readers, and how much log each keeps on the server."""
     with _slots(url) as there:
         found = there.list()
     owners = {s: p.name for s, p in _owners(location).items()}
@@ -78,16 +78,17 @@ def list_slots(url: Url, location: StoreLocation = None, as_json: AsJson = False
     "drop", epilog=examples("dblog slots drop dblog_public_orders_1a2b3c", "dblog slots drop dblog_shop --yes")
 )
 def drop(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The slot.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the replication slot.")],
     url: Url,
     publication: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its publication, if that is not called like the slot.")
+        str | None,
+        typer.Option(metavar="NAME", help="Drop this publication with it; without it, the one with the slot's name."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a slot of ours that nobody reads, and its publication.
+    """Drop a replication slot of DBLog's that no process reads, and its publication.
 
     The stream that used it cannot go on from its checkpoint any more: it must dump the tables again.
     """

@@ -113,7 +113,7 @@ METRICS = (
     Metric("dblog_select_seconds_total", "counter", "time spent in selects of chunks", _status("select_seconds")),
     Metric("dblog_last_select_seconds", "gauge", "how long the last select took", _status("last_select_seconds")),
     Metric("dblog_spool_bytes", "gauge", "size of the spool", _status("spool_bytes")),
-    Metric("dblog_slot_active", "gauge", "1 while somebody reads the replication slot", _slot("active")),
+    Metric("dblog_slot_active", "gauge", "1 while the replication slot is being read", _slot("active")),
     Metric("dblog_slot_retained_bytes", "gauge", "log that the database keeps for the slot", _slot("retained_bytes")),
     Metric("dblog_slot_safe_bytes", "gauge", "log until the slot may be lost; absent: no limit", _slot("safe_bytes")),
     Metric("dblog_slot_wal_status", "gauge", "1 for the slot's present `status`, else 0", _wal_status),

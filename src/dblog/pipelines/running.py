@@ -315,7 +315,7 @@ class Stream:
 
     def _leave_nothing(self) -> None:
         """Remove what a new stream made that failed before its sink was given anything: the slot, which would keep log
-        on the server for no reader, and the checkpoint. A later start begins anew. A slot that does not have the
+        on the server for no reader, and the checkpoint. A later start makes a new stream. A slot that does not have the
         stream's name stays: it may be of an earlier run."""
         if not self._own_slot:
             return

@@ -278,14 +278,14 @@ class Source(Boundaries, Protocol):
         """The position of the end of the database's log now: at or after every commit until now."""
         ...
 
-    def check_position(self, position: int, place: str | None) -> None:
-        """Raise PositionLost unless the log can be opened after the position. `place` is that of the position."""
+    def check_position(self, position: int, coordinate: str | None) -> None:
+        """Raise PositionLost unless the log can be opened after the position. `coordinate` is that of the position."""
         ...
 
-    def stream(self, position: int, place: str | None) -> LogStream:
+    def stream(self, position: int, coordinate: str | None) -> LogStream:
         """Open the log after `position`. The first run begins with the first transaction whose commit's position is
-        greater. On another server the transaction is found by the `place`; positions only grow all the same. Called by
-        the capture thread, again after each ConnectionLost. Raises PositionLost when the log no longer reaches back."""
+        greater. On another server the `coordinate` finds the transaction, and positions go on growing. Called by the
+        capture thread, again after each ConnectionLost. Raises PositionLost when the log no longer reaches back."""
         ...
 
     def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> str | None:
