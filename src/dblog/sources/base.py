@@ -176,7 +176,9 @@ class Selection(Protocol):
     """A read that is open: the table cannot change its schema until the rows have been read."""
 
     @property
-    def schema(self) -> TableSchema: ...
+    def schema(self) -> TableSchema:
+        """The table as it is while the rows are read."""
+        ...
 
     def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
         """Hand all rows to `take`, batch by batch. Once only."""
