@@ -1,7 +1,7 @@
 """The smallest source: a journal file as the database (`journal_file`), under URLs like journal:///var/shop.journal.
 
 It has everything that a source must have, and nothing else: read it beside `docs/adding-a-source.md`. A position is a
-place in the file: the place where a line ends is the position of its commit, and the place where it begins is the
+byte in the file: the byte where a line ends is the position of its commit, and the byte where it begins is the
 `_lsn` of its changes. `journal_family` tells dblog about it, and it passes the suite of sources (`suite`).
 """
 

@@ -52,7 +52,7 @@ class Journal:
         return str(next(self.lines())[2]["journal"])
 
     def lines(self, start: int = 0) -> Iterator[Line]:
-        """The committed lines from a place in the file on."""
+        """The committed lines from this byte of the file on."""
         with self.path.open("rb") as file:
             file.seek(start)
             for text in file:

@@ -293,7 +293,8 @@ class SourceSuite:
         for size in sizes:
             mine, at = found[at : at + size], at + size
             assert len({e["_lsn"] for e in mine}) == 1
-            (end,) = {next(p for p in ends if p > e["_lsn"]) for e in mine}
+            (end,) = {next((p for p in ends if p > e["_lsn"]), None) for e in mine}
+            assert end is not None, f"{mine} lies behind the commits, at {ends}"
             assert all(e["_lsn"] >= end for e in found[at:])
         assert reading.source.latest() >= ends[-1]
         for run in reading.runs:

@@ -176,7 +176,9 @@ class Selection(Protocol):
     """A read that is open: the table cannot change its schema until the rows have been read."""
 
     @property
-    def schema(self) -> TableSchema: ...
+    def schema(self) -> TableSchema:
+        """The table as it is while the rows are read."""
+        ...
 
     def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
         """Hand all rows to `take`, batch by batch. Once only."""
@@ -203,7 +205,7 @@ class Source(Boundaries, Protocol):
     """A source database and the tables to follow, seen from the driver and the executors.
 
     Threads: the driver's planner calls every member unless another caller is named, one call at a time. The capture
-    thread calls `stream` and `place`, the status thread `identity`, `health` and `probe`, and executors call `select`.
+    thread calls `stream` and `coordinate`, the status thread `identity`, `health` and `probe`, and executors call `select`.
     Calls of different threads may overlap, so each needs its own connection.
 
     Errors: any member that asks the database may raise ConnectionLost or TableLocked. The caller then tries again for
