@@ -149,7 +149,8 @@ class Planner:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
         active = self._pacer.watches = self._active(start, orders)
         self._waits = self._obstacle(start, capture) if active else None
-        joins = self._following.due(start, capture.position)  # the watermark gives the log an end to change it at
+        # the watermark gives the log an end to change it at
+        joins = self._retrying(lambda: self._following.due(start, capture.position))
         return bool(start.read) or joins or (active and self._waits is None)
 
     def _obstacle(self, start: Offset, capture: Capture) -> str | None:
