@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dblog.core import dump
+from dblog.core.offset import Offset
 from tests.sim.__main__ import main, read_odds
 from tests.sim.database import Violation
 from tests.sim.source import SimSource
-from tests.sim.world import Odds, replay, tell, told
+from tests.sim.world import Odds, World, replay, tell, told
 
 BLOCKS, BLOCK = 40, 250
 """10,000 histories."""
@@ -76,6 +77,26 @@ def test_under_any_odds(seed: int, odds: Odds) -> None:
 def test_connections_break_while_tables_join() -> None:
     for seed in range(150):
         tell(seed, Odds(cut=0.05, joins=0.5, long=0.5))
+
+
+class LosesTheLastChunk(World):
+    """A file of the batch that ends all dumps is lost when the batch is planned."""
+
+    lost = False
+
+    def planned(self, end: Offset) -> None:
+        super().planned(end)
+        if self.closing and end.emit and not end.dumping and not self.lost:
+            self.lost = True
+            self.spool.lose((end.emit[0].id, end.emit[0].stamp))
+
+
+def test_a_stream_that_drains_reads_a_lost_chunk_again() -> None:
+    histories = [LosesTheLastChunk(seed, Odds(loss=0, batches=3)) for seed in range(120)]
+    for history in histories:
+        if history.drains:
+            history.run()
+    assert sum(history.lost for history in histories) > 10
 
 
 def test_a_seed_is_a_history() -> None:

@@ -105,6 +105,10 @@ class World:
             read_ahead=rng.choice((20, 1 << 20)),
             heartbeat=rng.choice((0.5, 5.0)),
         )
+        self.drains = rng.random() < 0.3
+        """Whether the stream is asked in the end to deliver what is there and stop, as by `Trigger.AvailableNow`."""
+        if self.drains:
+            self.captured = list(TABLES)
         self.limit = Limit(rows=rng.choice((None, None, 1, 3)))
         self.effects = Effects(self.now, self.now, self.sleep, self.token)
         for _ in range(rng.randrange(12)):  # the writers are there before the stream
@@ -136,6 +140,8 @@ class World:
         while True:
             if not self.closing and self.committed >= self.odds.batches:
                 self.close()
+            if self.closing and self.drains:
+                engine.drain()
             if len(self.captured) < len(TABLES) and self.chance(self.odds.joins):
                 self.captured = list(TABLES)
                 self.note("the stream is to follow all tables")
@@ -145,22 +151,26 @@ class World:
             end = engine.next(start, self.limit)
             self.breath()
             if end == start:
-                if self.closing and self.finished(start):
+                if self.closing and (self.drains or self.finished(start)):
                     return
                 self.database.step(begin=not self.closing)
                 idle += 1
                 continue
             idle = 0
-            self.offsets.append(json.dumps(end.to_json()))
-            self.read_offsets.append(Offset.from_json(json.loads(self.offsets[-1])))
-            self.people.planned(self.committed, end)
-            if self.trace is not None:
-                self.note(f"batch {self.committed} up to {end.position}: {_shown(end)}")
+            self.planned(end)
             self.breath()
             if self.committed:
                 engine.commit(start)
             self.breath()
             self.batch(engine, start, self.offset(self.committed))
+
+    def planned(self, end: Offset) -> None:
+        """Spark writes down where the next batch ends."""
+        self.offsets.append(json.dumps(end.to_json()))
+        self.read_offsets.append(Offset.from_json(json.loads(self.offsets[-1])))
+        self.people.planned(self.committed, end)
+        if self.trace is not None:
+            self.note(f"batch {self.committed} up to {end.position}: {_shown(end)}")
 
     def engine(self) -> Engine:
         self.people.begin_life()
