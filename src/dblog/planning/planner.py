@@ -124,6 +124,7 @@ class Planner:
         orders = self._requests.orders(start)
         arrived = target is not None and (start.position or 0) >= target and not start.read
         busy = self._active(start, orders) or self._waits_for_names(start, orders) or self._following.pending(start)
+        busy = busy or (arrived and self._lost(start))
         if arrived and (self._pacer.throttle.paused or not busy):
             return None
         if self._opens_window(start, capture, orders):
@@ -141,6 +142,11 @@ class Planner:
         reads = any(not set(c.dumps) <= idle and c.failed is None for c in cursors)
         return reads or (INITIAL not in orders.held and not set(orders.wanted) <= set(start.tables))
 
+    def _lost(self, start: Offset) -> bool:
+        """Whether a chunk is gone that the batch up to `start` should have delivered: then it must be read again."""
+        staged = self.staged(start.emit)
+        return any(c.id not in staged or staged[c.id].stamp != c.stamp for c in start.emit)
+
     def _waits_for_names(self, start: Offset, orders: Orders) -> bool:
         """Whether a table must be dumped that is away from its name."""
         return any(orders.waits(c) and not set(c.dumps) <= orders.held for c in start.dumps)
@@ -149,7 +155,8 @@ class Planner:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
         active = self._pacer.watches = self._active(start, orders)
         self._waits = self._obstacle(start, capture) if active else None
-        joins = self._following.due(start, capture.position)  # the watermark gives the log an end to change it at
+        # the watermark gives the log an end to change it at
+        joins = self._retrying(lambda: self._following.due(start, capture.position))
         return bool(start.read) or joins or (active and self._waits is None)
 
     def _obstacle(self, start: Offset, capture: Capture) -> str | None:
@@ -266,6 +273,7 @@ class Planner:
         """End the batch at some commit: as much log as there is and the limit allows."""
         assert start.position is not None
         news = orders.new or any(c.failed or set(c.dumps) & orders.cancelled for c in start.dumps)
+        news = news or (target is not None and self._lost(start))
         if capture.wait_rows(start.position, 0.0 if news else POLL_SECONDS, eager=target is not None):
             capture.wait_more(start.position)
             segments = capture.between(start.position, capture.position, self._following.followed(start))
