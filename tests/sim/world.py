@@ -291,7 +291,9 @@ class World:
             zombie = self.zombies[at]
             if next(zombie, self) is self or (rng.random() < 0.5 and next(zombie, self) is self):
                 del self.zombies[at]
-        if rng.random() < self.odds.loss and (files := self.spool.files()):
+        # a history must end: in its last batches no file is lost any more
+        ending = self.committed > self.odds.batches + 40
+        if rng.random() < self.odds.loss and not ending and (files := self.spool.files()):
             lost = rng.choice(files)
             self.spool.lose(lost)
             self.note(f"file {lost} is lost")
