@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dblog.control.events import Kind
+from dblog.state.events import EventKind
 from dblog.state.requests import State, Wish, read_request
 from tests.engine.conftest import MakeQuery, on_families, rows_of
 from tests.engine.control import Control
@@ -512,7 +512,7 @@ def test_the_events_tell_what_the_algorithm_does(stream: Query, control: Control
     control.finish(dump)
     events = [e for _, e in control.pipeline.events(after=before) if e.get("dump") != "initial"]
     kinds = [e["kind"] for e in events]
-    assert set(kinds) <= set(Kind)
+    assert set(kinds) <= set(EventKind)
     first = {kind: kinds.index(kind) for kind in kinds}
     order = ["watermark_written", "watermark_seen", "round_opened", "chunk_selected", "chunk_emitted"]
     assert sorted(order, key=first.__getitem__) == order
