@@ -14,7 +14,7 @@ from dblog.core.names import qualified
 from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
-from dblog.sources.family import Preflight, Request, Slots, slot_name
+from dblog.sources.family import Family, Preflight, Request, Slots, slot_name
 
 if TYPE_CHECKING:
     from dblog.databases.families import Address as AnyAddress
@@ -94,7 +94,7 @@ class MySQLFamily:
         return ", ".join('"' + schema.replace('"', '""') + '".*' for schema in sorted(schemas))
 
     def shown(self, position: int) -> str:
-        """The number of the log's file, as its name ends with it, and the byte in the file: 000003:1234. After a
+        """The number of the log's file, as its name ends with it, and the byte in it: 000003:1234. After a
         failover the numbers of files are the stream's, not the server's."""
         from dblog.sources.mysql.events import file_and_byte
 
@@ -113,4 +113,4 @@ def _server_id(address: AnyAddress, slot: str) -> int:
     return (1 << 31) | int(hashlib.sha256("\0".join((*address.endpoint, slot)).encode()).hexdigest()[:7], 16)
 
 
-FAMILY = MySQLFamily()
+FAMILY: Family = MySQLFamily()

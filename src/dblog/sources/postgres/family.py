@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
 from dblog.errors import PreconditionFailed
-from dblog.sources.family import Preflight, Request, Slot, slot_name
+from dblog.sources.family import Family, Preflight, Request, Slot, slot_name
 
 if TYPE_CHECKING:
     from dblog.core.schema import TableSchema
@@ -145,4 +145,4 @@ class _Slots:
         return f"select pg_drop_replication_slot('{name}')"
 
 
-FAMILY = PostgresFamily()
+FAMILY: Family = PostgresFamily()
