@@ -1,4 +1,4 @@
-"""Settings of a sink, as they stand in a pipeline's file: declared once, checked in one place."""
+"""Settings of sinks in a pipeline's file: how they are declared and checked."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: how it is called, what it takes, what it does."""
+    """One setting: its name, its effect, and its allowed values."""
 
     name: str
     about: str
     kind: Kind
     default: Any = _MISSING
-    """Without one, the setting must be given."""
+    """The value if it is not given. A setting without a default must be given."""
     secret: bool = False
-    """Whether its value is never shown, and may be written as { env = "NAME" } or { file = "/path" }."""
+    """Whether the value is a secret: it is never shown, and may be { env = "NAME" } or { file = "/path" }."""
 
     @property
     def required(self) -> bool:
@@ -31,14 +31,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Kind:
-    """What values a setting takes."""
+    """The allowed values of a setting."""
 
     takes: str
-    """In words, as the answer to "allowed is"."""
+    """The allowed values in words, to follow "allowed is"."""
     read: Callable[[Any], Any]
-    """The value, checked; raises ValueError or TypeError."""
+    """Returns the checked value; raises ValueError or TypeError."""
     table: bool = False
-    """Whether the value is a table, so that { file = "x" } is an entry of it and not a secret."""
+    """Whether the value is a table of the file. Then { file = "x" } is an entry of it, not a secret."""
 
 
 def text(takes: str = "a text") -> Kind:
@@ -55,7 +55,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def number(least: float, most: float) -> Kind:
-    """A whole number where the bounds are whole."""
+    """A number between two bounds; a whole number if the bounds are whole."""
     whole = isinstance(least, int) and isinstance(most, int)
 
     def read(value: Any) -> float:
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
 
 
 def read_settings(where: str, given: Mapping[str, Any], known: Sequence[Setting]) -> dict[str, Any]:
-    """A value for each setting that is known. Raises ConfigError that names the key, the value and what is allowed."""
+    """The value of each known setting. Raises ConfigError with the key, the value and the allowed values."""
     values, problems = check_settings(where, given, known)
     if problems:
         raise problems[0]
@@ -114,7 +114,7 @@ def read_settings(where: str, given: Mapping[str, Any], known: Sequence[Setting]
 def check_settings(
     where: str, given: Mapping[str, Any], known: Sequence[Setting]
 ) -> tuple[dict[str, Any], list[ConfigError]]:
-    """A value for each setting that is right, and every problem."""
+    """The value of each correct setting, and all problems."""
     names = [s.name for s in known]
     values = {}
     problems = [
@@ -144,7 +144,7 @@ def check_settings(
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The known name that was probably meant, as the beginning of a hint."""
+    """The start of a hint: the known name that was probably meant."""
     close = difflib.get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}? " if close else ""
 
@@ -156,4 +156,4 @@ SCHEMA_CHANGES = Setting(
     choice("evolve", "ignore", "fail"),
     default="evolve",
 )
-"""Of every sink whose target has columns."""
+"""The setting of every sink whose target has columns."""
