@@ -205,8 +205,8 @@ class Source(Boundaries, Protocol):
     """A source database and the tables to follow, seen from the driver and the executors.
 
     Threads: the driver's planner calls every member unless another caller is named, one call at a time. The capture
-    thread calls `stream` and `coordinate`, the status thread `identity`, `health` and `probe`, and executors call `select`.
-    Calls of different threads may overlap, so each needs its own connection.
+    thread calls `stream` and `coordinate`, the status thread `identity`, `health` and `probe`, and executors call
+    `select`. Calls of different threads may overlap, so each needs its own connection.
 
     Errors: any member that asks the database may raise ConnectionLost or TableLocked. The caller then tries again for
     the option `patienceSeconds`. Every other error ends the stream, unless the member says what else it means.
