@@ -28,7 +28,7 @@ from dblog.planning.engine import Engine
 from dblog.spark.options import Options, read_options
 from dblog.spark.ranges import OPTION, Handed, RangeReader, handed, spark_schema
 from dblog.state import open_store
-from dblog.work.lanes import Work, delivered, lanes, settle
+from dblog.work.lanes import Work, delivered, lanes, tune_worker
 from dblog.work.rows import Enveloped, Shape, Typed
 
 
@@ -45,7 +45,7 @@ class DBLogSource(DataSource):
         return "dblog"
 
     def schema(self) -> StructType:
-        settle()
+        tune_worker()
         if OPTION in self.options:
             return spark_schema(RangeReader(self.options).range())
         options = read_options(self.options)
@@ -55,7 +55,7 @@ class DBLogSource(DataSource):
         return ChangeReader(read_options(self.options), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        settle()
+        tune_worker()
         if OPTION in self.options:
             return RangeReader(self.options)
         raise ConfigError(
@@ -134,7 +134,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _started(self) -> tuple[Engine, Shape]:
         if self._running is None:
-            settle()
+            tune_worker()
             options = self._options
             source, shape = options.source, _shape(options)
             if _spark_schema(shape.arrow) != self._schema:
