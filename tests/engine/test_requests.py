@@ -372,7 +372,7 @@ def test_a_request_is_not_served_twice_when_its_progress_is_lost(stream: Query, 
     control.finish(dump)
     batches = stream.done
     stream.stop()
-    control.pipeline.store.delete(control.pipeline._at("progress", dump))  # the mirror was late
+    control.pipeline.store.delete(control.pipeline.at("progress", dump))  # the mirror was late
     stream.restart()
     assert not stream.step()
     assert stream.done == batches
