@@ -1,7 +1,7 @@
-"""An API that takes requests over HTTP, with patience.
+"""POST requests to an API, with retries.
 
-A request that gets no answer, or one that says "not now", is repeated with growing delays, or when the answer says it
-may be; after some times the API counts as away. Any other answer is the API's last word on the request.
+A request without an answer, or with an answer like 429 or 503, is repeated with growing delays, or after the delay that
+the answer asks for. After some attempts the API counts as unreachable. Any other answer is final.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from urllib.parse import SplitResult, urlsplit
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 
 NOT_NOW = frozenset({408, 425, 429})
-"""And all from 500 on: the same request may be taken later."""
+"""Statuses, beside all from 500 on, after which the same request is repeated."""
 NOT_SO = frozenset({401, 403, 404, 405, 407})
-"""And all below 400: not the events are wrong but the address or the credentials, for every request."""
+"""Statuses, beside all from 300 to 399, that mean that the URL or the credentials are wrong: never retried."""
 FIRST_DELAY, LAST_DELAY = 0.25, 15.0
+"""The delay before the first retry, doubled each time, and the longest one, in seconds."""
 LONGEST_DELAY = 60.0
-"""Where the API says when to come back, it is obeyed up to here."""
+"""The longest `Retry-After` that is obeyed, in seconds."""
 LONGEST_ANSWER = 10_000
-"""Bytes of an answer that are looked at."""
+"""How many bytes of an answer are read."""
 
 
 @dataclass(frozen=True)
 class Api:
-    """Where to post, and how."""
+    """The URL, headers and limits of the requests."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
@@ -46,11 +47,11 @@ class Api:
 
     @property
     def shown(self) -> str:
-        """The address without what may be secret in it."""
+        """The URL without the parts that may be secret."""
         return f"{self._address.scheme}://{self._address.hostname}{self._address.path}"
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError unless URL and headers are valid."""
         try:
             at = self._address
             fine = at.scheme in ("http", "https") and at.hostname and at.port != 0
@@ -67,7 +68,7 @@ class Api:
                 raise ConfigError(f"the header {name!r} has a value that HTTP cannot carry", hint="use Latin-1 letters")
 
     def reach(self) -> None:
-        """Raises SinkUnreachable when nobody is there."""
+        """Raise SinkUnreachable unless the server accepts a connection."""
         with self.session() as session:
             session.reach()
 
@@ -92,7 +93,7 @@ class Api:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API said."""
+    """The API's answer to a request."""
 
     status: int
     reason: str
@@ -103,25 +104,25 @@ class Answer:
         return f"{self.status} {self.reason}: {self.text[:200]}" if self.text else f"{self.status} {self.reason}"
 
     def letter(self, key: str, body: bytes) -> bytes:
-        """A line that has the answer and the events that it refuses."""
+        """The dead letter: one line with the answer and the refused events."""
         head = json.dumps({"key": key, "status": self.status, "reason": self.reason, "answer": self.text})
         return head[:-1].encode() + b',"events":' + body + b"}\n"
 
     @property
     def not_before(self) -> float:
-        """In how many seconds the API wants to be asked again."""
+        """The seconds of the answer's `Retry-After`; 0 without one."""
         if self.retry_after is None:
             return 0.0
         if self.retry_after.strip().isdigit():
             return float(self.retry_after)
         try:
             return (parsedate_to_datetime(self.retry_after) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):  # no date, or one without a time zone
+        except (ValueError, TypeError):  # not a date, or a date without a time zone
             return 0.0
 
 
 class ApiSession:
-    """Requests one after the other, over one connection as long as it holds."""
+    """Posts requests one after the other, over one connection until that breaks."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -140,7 +141,8 @@ class ApiSession:
             raise _away(self._api, error) from None
 
     def post(self, body: bytes, key: str) -> Answer | None:
-        """Post until there is a last word: None when it is taken, the answer when it is refused."""
+        """Post, with retries, until the answer is final. Returns None if the request is accepted, else the refusing
+        answer."""
         delay = FIRST_DELAY
         for attempt in range(self._api.retries + 1):
             last = attempt == self._api.retries
@@ -172,7 +174,7 @@ class ApiSession:
         answer = self._connection.getresponse()
         text = answer.read(LONGEST_ANSWER).decode("utf-8", "replace")
         if answer.read(1) or not answer.isclosed():
-            self._connection.close()  # there is more that nobody wants to read
+            self._connection.close()  # the rest of a long answer is not read
         return Answer(answer.status, answer.reason, text, answer.headers.get("Retry-After"))
 
 

@@ -1,13 +1,14 @@
-"""What a sink is: it is given each batch of a pipeline and makes its target follow.
+"""The contract of a sink. A sink receives every batch of a stream and writes it to its target.
 
-    class Sink              what every kind of output is
-    class Batch             what it is given: the tables that have something new
-    class TableBatch        for each of them two DataFrames: changes of the log, and rows of dumps
+    class Sink              one kind of output
+    class Batch             the tables that have changes or dump rows
+    class TableBatch        for one table two DataFrames: changes of the log, and rows of dumps
 
-A batch is given again after a crash, with the same id and the same rows, until it has been taken: a sink that is to
-be exact remembers, together with the rows, the id of the last batch it has taken. Batches come in order and one at a
-time. A sink that raises `SinkUnreachable` is given the batch again after a while. `SinkError` ends its stream. After
-any other error the stream is started again, a few times: a new object of the sink is given the batch.
+Batches come in order and one at a time. After a crash the last batch comes again, with the same id and the same rows.
+For exactly-once delivery a sink stores the id of the last batch together with its rows.
+
+`SinkUnreachable`: the batch is written again after a while. `SinkError`: the stream ends. Any other error: the stream
+is started again a few times, with a new object of the sink.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 AT_ONCE = 4
-"""Tables that `Batch.each` has in hand at the same time."""
+"""How many tables `Batch.each` writes at the same time."""
 
 
 @dataclass(frozen=True)
@@ -34,38 +35,38 @@ class TableBatch:
     """What a batch has for one table.
 
     Both DataFrames have the columns of `schema` and then the metadata: `_op`, `_lsn`, `_seq`, `_txid`,
-    `_committed_at`, `_dump`, `_schema`, `_unchanged`, and `_before` where the sink wants it. `(_lsn, _seq)` orders all
-    that ever happens to a key. Every row has a key but a truncate. A change of a key is a delete and a create.
+    `_committed_at`, `_dump`, `_schema`, `_unchanged`, and `_before` if the sink asks for it. `(_lsn, _seq)` orders all
+    events of a key. Every row has a key, except a truncate. A change of the key is a delete and a create.
     """
 
     source: TableName
     """The table in the source database."""
     schema: TableSchema
-    """The table as it is to be in the target: its name, columns and key."""
+    """The table in the target: its name, columns and key."""
     changes: DataFrame | None
-    """What the log says: create, update, delete, truncate; in order, also through the partitions. A key may come often:
-    `dblog.sinks.net_effect` has what it comes to."""
+    """Changes of the log: create, update, delete, truncate, in order within and across partitions. A key may occur more
+    than once: `dblog.sinks.net_effect` reduces them to one row per key."""
     rows: DataFrame | None
-    """Rows of dumps (`_op` is read), in no order. No key comes twice, and none that is in `changes`."""
+    """Rows of dumps (`_op` is `read`), in no order. No key occurs twice, and no key occurs in `changes` too."""
     truncated: tuple[int, int] | None
-    """Where, by `(_lsn, _seq)`, the table was emptied for the last time in this batch: all that the target had before
-    is gone. Changes before that place need not be looked at."""
+    """`(_lsn, _seq)` of the last truncate in this batch. All rows that the target had before are gone, and changes
+    before it can be ignored."""
     incomplete: bool
-    """Whether rows may name columns in `_unchanged`: those that are to be left as the target has them."""
+    """Whether rows may name columns in `_unchanged`. The sink leaves these columns as they are in the target."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a sink is given."""
+    """What a sink writes at once."""
 
     id: int
-    """Grows by one from batch to batch, with gaps where there was nothing to give."""
+    """Grows from batch to batch, with gaps for batches that had nothing to write."""
     position: int
-    """The log is delivered up to here when this batch is."""
+    """The log is delivered up to this position when the batch is written."""
     tables: tuple[TableBatch, ...]
 
     def each(self, write: Callable[[TableBatch], None]) -> None:
-        """Write the tables, a few at the same time. Raises what the first that fails raises."""
+        """Write the tables, `AT_ONCE` of them at the same time. Raises the first error."""
         from pyspark import inheritable_thread_target
 
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dblog-sink") as pool:
@@ -75,19 +76,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class SinkContext:
-    """Where a sink stands."""
+    """What a sink knows of its pipeline."""
 
     pipeline: str
-    """The name of the pipeline, unique for the source and the sink."""
+    """The name of the stream, unique per source and sink."""
     folder: Path
-    """Relative paths in settings begin here: where the pipeline's file is."""
+    """The folder of the pipeline's file. Relative paths in settings start here."""
 
 
 class Sink(ABC):
-    """One kind of output. A sink is made before Spark starts, and used on the driver only."""
+    """One kind of output. The object is made before Spark starts and is used on the driver only."""
 
     settings: ClassVar[tuple[Setting, ...]] = ()
-    """What may be written in a `[[sink]]` of this type; `given` has a value for each of them."""
+    """The settings of a `[[sink]]` of this type. `given` has a value for each of them."""
 
     def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
         self.given = given
@@ -95,29 +96,29 @@ class Sink(ABC):
 
     @property
     def before(self) -> bool:
-        """Whether it wants the old rows of changes."""
+        """Whether the sink needs the old rows of changes (`_before`)."""
         return False
 
     @property
     def spark_settings(self) -> Mapping[str, str]:
-        """What the Spark session must be started with. Values of `spark.jars.packages` and `spark.sql.extensions` of
-        several sinks are put together."""
+        """Settings that the Spark session must be started with. The values of `spark.jars.packages` and
+        `spark.sql.extensions` of several sinks are joined."""
         return {}
 
     def check(self) -> None:
-        """Find out what is wrong before anything begins: raises ConfigError, SinkError or SinkUnreachable."""
+        """Check settings and target before the stream starts. Raises ConfigError, SinkError or SinkUnreachable."""
         return
 
     def open(self, spark: SparkSession) -> None:
-        """Get ready. `write` comes next."""
+        """Prepare for the first `write`."""
         return
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take a batch: whole, or so that taking it again makes it whole."""
+        """Write a batch completely, or so that writing it again completes it."""
 
     def close(self) -> None:
-        """No batch comes any more."""
+        """Release what `open` has acquired. No further batch comes."""
         return
 
 

@@ -1,7 +1,7 @@
-"""Dates and moments that Python has no object for: infinities, and years before 1 or after 9999.
+"""Dates and timestamps that Python cannot represent: infinities, and years before 1 or after 9999.
 
-Spark carries them, and fails when a row with one becomes a Python object. Here they are found, so that an error can
-name them, or made to text, so that nothing fails.
+Spark can hold them, but fails when such a row becomes a Python object. This module finds them, so that an error can
+name them, or turns them into text, so that nothing fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def dates_as_text(batch: Batch) -> Batch:
-    """The batch with texts for dates and moments of the tables: those of the envelope, as in `+10000-01-01`."""
+    """The batch with all dates and timestamps as text, in the envelope's format, like `+10000-01-01`."""
     return replace(batch, tables=tuple(map(_table_as_text, batch.tables)))
 
 
@@ -48,7 +48,7 @@ def _frame_as_text(frame: DataFrame, schema: TableSchema) -> DataFrame:
     from pyspark.sql.types import StructField, StructType
 
     own = [n for n, name in enumerate(frame.columns) if name in schema.names or name == BEFORE]
-    # Spark cannot hand over columns whose names are not simple, or differ by case only.
+    # Spark cannot pass columns to Arrow whose names have special characters or differ by case only.
     plain = [f"c{n}" for n in range(len(frame.columns))]
     kinds = [_spark_text(f.dataType) if n in own else f.dataType for n, f in enumerate(frame.schema)]
     shape = StructType([StructField(name, kind) for name, kind in zip(plain, kinds, strict=True)])
@@ -111,7 +111,8 @@ def _array_as_text(array: pa.Array) -> pa.Array:
 
 
 def odd_date(batch: Batch) -> str | None:
-    """Where the batch has a date or moment that Python cannot hold: its table, column, value and key."""
+    """Table, column, value and key of a date or timestamp in the batch that Python cannot represent; None without
+    one."""
     for table in batch.tables:
         for column in filter(lambda column: _temporal(column.arrow), table.schema.columns):
             for frame in filter(None, (table.changes, table.rows)):
@@ -123,7 +124,7 @@ def odd_date(batch: Batch) -> str | None:
 
 
 def _odd(frame: DataFrame, schema: TableSchema, name: str) -> list[str] | None:
-    """The value and the key of a row that has such a date in a column, as JSON."""
+    """The value and the key of a row with such a date in the column, as JSON."""
     from pyspark.sql import functions as f
 
     images = [f.col(_quoted(name))]

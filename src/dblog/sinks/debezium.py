@@ -1,6 +1,6 @@
-"""Events in the words of Debezium, as its JSON converter writes them with `schemas.enable=false`.
+"""Events in Debezium's format, as its JSON converter writes them with `schemas.enable=false`.
 
-| here | as Debezium has it with |
+| here | as Debezium with |
 |---|---|
 | a decimal is a text, `"1.50"` | `decimal.handling.mode=string` |
 | a date is its day since 1970 | `time.precision.mode=adaptive` |
@@ -8,9 +8,9 @@
 | binary is base64 | `binary.handling.mode=bytes` |
 | a change of the key is a delete and a create | always |
 
-A text or binary column that the log did not carry is `__debezium_unavailable_value`; others are left out. One thing is
-not what Debezium writes, so that a batch which is given again has the same texts: `ts_ms` is the time of the commit,
-and null for rows of a dump.
+A text or binary column that the log does not have is `__debezium_unavailable_value`; other such columns are left out.
+One thing differs from Debezium, so that a repeated batch has the same texts: `ts_ms` is the time of the commit, and
+null for dump rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNAVAILABLE = "__debezium_unavailable_value"
 
 @dataclass(frozen=True)
 class Debezium:
-    """The formatter. `name` is what Debezium calls the logical name of the server, or the topic prefix."""
+    """The formatter. `name` is Debezium's logical server name or topic prefix."""
 
     name: str
 
@@ -103,7 +103,8 @@ def _millis(array: pa.TimestampArray) -> pa.Int64Array:
 
 
 def _coarse(column: Column) -> bool:
-    """Whether a timestamp has milliseconds at most. Without a number PostgreSQL's have all six digits, MySQL's none."""
+    """Whether a timestamp has at most three fractional digits. Without a precision PostgreSQL has six digits, MySQL
+    none."""
     digits = re.search(r"\((\d)\)", column.type)
     return int(digits[1]) <= 3 if digits else column.type.startswith("datetime")
 
@@ -111,7 +112,7 @@ def _coarse(column: Column) -> bool:
 def _marked(
     columns: list[pa.Array], schema: TableSchema, unchanged: pa.ListArray
 ) -> tuple[list[pa.Array], pa.ListArray]:
-    """The columns with Debezium's mark where a text or binary value is unchanged, and `_unchanged` without these."""
+    """The columns with Debezium's placeholder for unchanged text and binary values, and `_unchanged` without them."""
     names, row = unchanged.flatten(), pc.list_parent_indices(unchanged)
     columns = list(columns)
     marked = []
@@ -129,7 +130,7 @@ def _marked(
 
 
 def _lists(items: pa.Array, row: npt.NDArray[np.int64], rows: int) -> pa.ListArray:
-    """A list for each row, of the items whose row it is."""
+    """One list per row, with the items that belong to it (`row` has the row of each item)."""
     sizes = np.bincount(row, minlength=rows)
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), items)

@@ -1,4 +1,4 @@
-"""A folder that a sink puts files into: on a disk, or behind any address that Arrow's file systems know."""
+"""A folder that a sink writes files to: a local path, or any URL that Arrow's file systems support."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import SinkContext
 
 _NOT_AWAY = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
-"""What waiting does not help against."""
+"""Errors for which a retry does not help."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder; the driver and Spark's tasks open it each for themselves."""
+    """A folder. It can be pickled: the driver and each Spark task open it themselves."""
 
     uri: str
 
@@ -55,7 +55,7 @@ class Folder:
             files.create_dir(root, recursive=True)
 
     def names(self, beginning: str) -> list[str]:
-        """The files whose names begin so."""
+        """The names of the files that start with `beginning`."""
         files, root = self._opened
         with self._reached():
             found = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
@@ -63,7 +63,7 @@ class Folder:
 
     @contextmanager
     def writing(self, name: str, *, compression: str | None = None) -> Iterator[Any]:
-        """A stream into a file that is new, or replaces one."""
+        """A stream to a new file. An existing file of that name is replaced."""
         files, root = self._opened
         with self._reached(), files.open_output_stream(f"{root}/{name}", compression=compression) as stream:
             yield stream
@@ -74,7 +74,7 @@ class Folder:
             files.move(f"{root}/{name}", f"{root}/{to}")
 
     def remove(self, name: str) -> None:
-        """Whether or not it is there."""
+        """Remove a file if it exists."""
         files, root = self._opened
         with self._reached():
             if files.get_file_info(f"{root}/{name}").type != pafs.FileType.NotFound:
@@ -93,6 +93,6 @@ class Folder:
 
 
 def folder_name(table: TableName) -> str:
-    """The table's name as that of a folder: `schema.table`. A dot, a slash or a percent sign within one of the two
-    is escaped as in an address."""
+    """The folder name of a table: `schema.table`. A dot, slash or percent sign inside of either name is escaped as in a
+    URL."""
     return str(TableName(*(re.sub(r"[./%]", lambda found: f"%{ord(found[0]):02X}", part) for part in table)))

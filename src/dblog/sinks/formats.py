@@ -1,14 +1,14 @@
-"""Events as text: what sinks that have no columns are given.
+"""Events as text, for sinks whose targets have no columns.
 
-An *event* is a key and a value, both text. A *formatter* makes them from the columns and the metadata of many rows at a
-time, as Arrow has them. There are two, and room for a user's own:
+An *event* is a key and a value, both text. A *formatter* makes the events of many rows at once, from Arrow columns.
+There are two formatters, and a user can write another:
 
-    envelope       what happened to which row and when, as one JSON object
-    debezium       the same in the words of Debezium (`dblog.sinks.debezium`)
-    package.module:function
+    envelope                   the change as one JSON object
+    debezium                   the same in Debezium's format (`dblog.sinks.debezium`)
+    package.module:function    a function of the user's
 
-The key of a truncate is null. An event whose value is null is a tombstone where the target knows such, and elsewhere it
-is left out.
+The key of a truncate is null. An event whose value is null is a tombstone if the target has tombstones; otherwise it is
+left out.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Formatter: TypeAlias = Callable[[pa.RecordBatch, TableSchema], pa.RecordBatch]
-"""Gives the columns `key` and `value` of rows, in their order. The rows have the table's columns and then the metadata,
-as the DataFrames of a `TableBatch` have them."""
+"""Takes rows with the table's columns and then the metadata, as in the DataFrames of a `TableBatch`. Returns the
+columns `key` and `value`, one event for each row and in the same order."""
 
 EVENT = "key string, value string, _lsn bigint, _seq int, _op string"
-"""The columns of events, as Spark spells them."""
+"""The columns of events, as a Spark schema."""
 
 FORMAT = Setting(
     "format",
@@ -50,7 +50,7 @@ OLD_ROWS = Setting("before", "whether an update has the old row, as far as the l
 
 def events(table: TableBatch, frame: DataFrame, form: Formatter) -> DataFrame:
     """The events of a DataFrame of the table, in its order and its partitions."""
-    # Spark cannot hand over columns whose names are not simple, or differ by case only.
+    # Spark cannot pass columns to Arrow whose names have special characters or differ by case only.
     plain = frame.toDF(*(f"c{n}" for n in range(len(frame.columns))))
     return plain.mapInArrow(partial(_events, table.schema, frame.columns, form), EVENT)
 
@@ -72,7 +72,7 @@ def formatter(name: str, context: SinkContext) -> Formatter:
 def envelope(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
     """The columns of the streaming envelope as one JSON object."""
     images, told = images_of(rows, schema), metadata(rows, schema)
-    # The version is that of the row, not of the table as it is to be in the target.
+    # The schema version is the row's, not that of the table in the target.
     columns = {name: told.get(name, images.column(name)) for name in images.schema.names}
     objects = ("key", "before", "after")
     members = [column if name in objects else json_text(column) for name, column in columns.items()]
@@ -81,12 +81,12 @@ def envelope(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
 
 
 def event_columns(key: pa.StringArray, value: pa.StringArray) -> pa.RecordBatch:
-    """What a formatter gives."""
+    """The result of a formatter."""
     return pa.RecordBatch.from_arrays([key, value], names=["key", "value"])
 
 
 def metadata(rows: pa.RecordBatch, schema: TableSchema) -> dict[str, pa.Array]:
-    """What rows have behind the table's columns."""
+    """The metadata columns of rows: those after the table's columns."""
     own = len(schema.columns)
     return dict(zip(rows.schema.names[own:], rows.columns[own:], strict=True))
 

@@ -1,11 +1,11 @@
-"""Events to an API: each request posts a JSON array of them.
+"""The sink `http`: each request posts a JSON array of events to an API.
 
-Changes of a table are posted by one task, one request after the other, so that what happens to a key arrives in order;
-the rows of a dump, of which no key comes twice, by several. A request that the API refuses is put aside as a *dead
+One task posts the changes of a table, one request after the other, so that the events of a key arrive in order. Several
+tasks post the rows of a dump, in which no key occurs twice. A request that the API refuses is stored as a *dead
 letter*, or ends the pipeline.
 
-The `Idempotency-Key` of a request names its place in the batch and its content. A batch that is given again has the
-same keys, and two requests with one key have the same events.
+The `Idempotency-Key` of a request is made of its number in the batch and its content. A batch that comes again has the
+same keys, and two requests with the same key have the same events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class HttpSink(Sink):
-    """POST to an API; at least once, with keys by which it can tell repeats."""
+    """Posts events at least once, with keys by which the API can recognise repeats."""
 
     settings = (
         Setting("url", "where to post", text("an address like https://api.example/events"), secret=True),
@@ -87,7 +87,7 @@ class HttpSink(Sink):
 
 @dataclass(frozen=True)
 class Post:
-    """What a task does: post its events, and put aside what is refused."""
+    """The work of a task: post its events, and store refused requests as dead letters."""
 
     api: Api
     size: int
@@ -98,7 +98,7 @@ class Post:
     def __call__(self, part: int, batches: Iterator[pa.RecordBatch]) -> str:
         name = f"{self.name}-{part:05d}.ndjson"
         if self.letters is not None:
-            self.letters.remove(name)  # of the same batch, when it was given before
+            self.letters.remove(name)  # a file of an earlier attempt at this batch
         with ExitStack() as stack:
             session = stack.enter_context(self.api.session())
             file: Any = None
@@ -119,7 +119,7 @@ class Post:
 
 
 def bodies(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[bytes]:
-    """JSON arrays of so many events each, and one of the rest; however the events come in batches."""
+    """The events as JSON arrays of `size` events; the last array has the rest."""
     held = pa.chunked_array([], pa.string())
     for batch in batches:
         held = pa.chunked_array([*held.chunks, batch.column("value").drop_null()])

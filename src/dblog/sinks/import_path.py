@@ -1,4 +1,4 @@
-"""What a user has written himself, by its import path: `package.module:name`."""
+"""Users' own functions and classes, by their import path `package.module:name`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FORM = "package.module:name"
 
 @dataclass(frozen=True)
 class Imported:
-    """Something that can be called, imported where it is called: also in a Spark task. Modules are looked for where
-    Python does, and in `folder`."""
+    """A function or class that is imported when it is called, so that it can be sent to a Spark task. Modules are
+    searched on Python's path and in `folder`."""
 
     path: str
     folder: Path
 
     def find(self) -> Any:
-        """Raises ConfigError when it is not there, or cannot be called."""
+        """Import and return it. Raises ConfigError if it does not exist or cannot be called."""
         return _find(self.path, self.folder)
 
     def __call__(self, *arguments: Any) -> Any:

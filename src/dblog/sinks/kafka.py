@@ -1,12 +1,12 @@
-"""Topics of a Kafka cluster that follow: every change is an event, its key is the row's.
+"""The sink `kafka`: every change is an event in a topic, with the row's key as its key.
 
-The changes of a topic are written by one task, in commit order, by a producer that neither reorders nor repeats when it
-tries again. A batch that is given again is written again: at least once, in order, and each value has its place.
+One task writes the changes of a topic, in commit order. Its producer neither reorders nor repeats events when it
+retries. A batch that comes again is written again: at least once, in order, and every value has its `lsn` and `seq`.
 
-    a delete      its event, then a tombstone: the same key without a value, so that a compacted topic forgets the row
-    a truncate    an event in every partition, so that it stands before and after what it should everywhere; its key has
-                  no columns, because compacted topics refuse events without a key
-    dump rows     in parallel: none of their keys is in the changes of the batch
+    a delete      its event, then a tombstone (the same key without a value), so that compaction removes the row
+    a truncate    one event in every partition, so that it is in order with the other events there; its key has no
+                  columns, because compacted topics refuse events without a key
+    dump rows     written in parallel: none of their keys is in the changes of the batch
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 IN_SPARK = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
-"""What the connector asks for and every Spark has."""
+"""Dependencies of the connector that every Spark has: not downloaded."""
 ORDER = {"enable.idempotence": "true", "acks": "all", "max.in.flight.requests.per.connection": "5"}
-"""What keeps events in order and on disk."""
+"""Options of the producer that keep events in order and on disk. They cannot be changed."""
 FIXED = (*ORDER, "bootstrap.servers", "key.serializer", "value.serializer", "transactional.id")
 PATIENCE = {"request.timeout.ms": "15000", "max.block.ms": "20000", "delivery.timeout.ms": "60000"}
-"""How long a broker may take before it is said to be away."""
+"""How long a broker may take before it counts as unreachable, in milliseconds."""
 REACH_SECONDS = 5.0
 SPARK = {
-    # Options that are not shown in plans: the usual, and all that goes to Kafka.
+    # Options that Spark does not show in plans: URLs, and all options of Kafka.
     "spark.sql.redaction.options.regex": "(?i)url|^kafka[.]",
-    # A union of single partitions would be a single one, and a single task would write all topics.
+    # Otherwise a union of one-partition frames has one partition, and a single task writes all topics.
     "spark.sql.unionOutputPartitioning": "false",
 }
 
 
 class KafkaSink(Sink):
-    """A topic for each table, or one for many."""
+    """Writes events to one topic per table, or to one topic for many tables."""
 
     settings = (
         Setting("servers", "where the cluster is", text("host:port, several of them separated by commas")),
@@ -89,12 +89,12 @@ class KafkaSink(Sink):
 
     @property
     def _shared(self) -> bool:
-        """Whether a topic has several tables by intent."""
+        """Whether the setting `topic` puts several tables into one topic."""
         return "{table}" not in self.given["topic"]
 
     @property
     def _own_format(self) -> bool:
-        """Whether the formatter is the user's."""
+        """Whether the formatter is a user's function."""
         return ":" in self.given["format"]
 
     def check(self) -> None:
@@ -111,7 +111,7 @@ class KafkaSink(Sink):
         self._form = formatter(self.given["format"], self.context)
 
     def write(self, batch: Batch) -> None:
-        self._reach()  # a producer takes its time to find out
+        self._reach()  # a producer takes long to notice
         found: dict[str, list[TableBatch]] = {}
         for table in batch.tables:
             found.setdefault(self._topic(table.schema.table), []).append(table)
@@ -127,7 +127,7 @@ class KafkaSink(Sink):
     # -- what is written ---------------------------------------------------------------------------------------
 
     def _parts(self, topic: str, tables: Sequence[TableBatch], partitions: Mapping[str, int]) -> list[DataFrame]:
-        """The events of a topic: its changes as one partition in order, and rows of dumps."""
+        """The events of a topic: its changes in order, as one partition, and the rows of dumps."""
         from pyspark.sql import functions as f
 
         name = f.lit(topic).alias("topic")
@@ -140,8 +140,8 @@ class KafkaSink(Sink):
         return parts
 
     def _events(self, table: TableBatch, frame: DataFrame) -> DataFrame:
-        """Where tables share a topic they do not share keys; a user's own formatter sees to that itself. A truncate has
-        a key everywhere."""
+        """The events of a table. In a shared topic the key names the table too, unless the formatter is a user's. A
+        truncate always gets a key."""
         from pyspark.sql import functions as f
 
         made = events(table, frame, self._form)
@@ -154,7 +154,7 @@ class KafkaSink(Sink):
         return made.withColumn("key", f.coalesce(key if self._own_format else with_table[0], with_table[1]))
 
     def _copies(self, partitions: int) -> Column:
-        """What an event is written as: an array of partition, null where the key decides, and value."""
+        """The records of an event, as an array of partition and value. The partition is null if the key decides it."""
         from pyspark.sql import functions as f
 
         def written(partition: Column, value: Column) -> Column:
@@ -172,7 +172,7 @@ class KafkaSink(Sink):
     # -- where ---------------------------------------------------------------------------------------------------
 
     def _topic(self, table: TableName) -> str:
-        """The topic of a table. What a topic's name cannot have becomes an underscore."""
+        """The topic of a table. Characters that a topic's name cannot have become underscores."""
         name = re.sub(r"[^a-zA-Z0-9._-]", "_", self.given["topic"].format(schema=table.schema, table=table.name))
         name = name.lstrip(".") if not table.schema else name
         owner = self._owners.setdefault(name, table)
@@ -184,7 +184,7 @@ class KafkaSink(Sink):
         return name
 
     def _partitions(self, found: Mapping[str, Sequence[TableBatch]]) -> dict[str, int]:
-        """How many partitions the topics have in which a table is emptied. Topics that are not there are made."""
+        """The number of partitions of each topic with a truncate. Creates missing topics."""
         if new := found.keys() - self._known:
             self._topics.create(new, self.given["partitions"], self.given["topic_options"])
             self._known |= new
@@ -192,7 +192,7 @@ class KafkaSink(Sink):
         return self._topics.partitions(emptied) if emptied else {}
 
     def _reach(self) -> None:
-        """Whether anybody answers at any of the servers. Raises ConfigError or SinkUnreachable."""
+        """Return if one of the servers accepts a connection. Raises ConfigError or SinkUnreachable."""
         said = []
         for host, port in [_address(server.strip()) for server in self.given["servers"].split(",")]:
             try:
@@ -204,7 +204,7 @@ class KafkaSink(Sink):
 
 
 def _in_order(changes: Sequence[DataFrame]) -> DataFrame:
-    """Events as one partition. Those of one table are in order already."""
+    """The events in order, as one partition. The events of a single table are in order already."""
     if len(changes) == 1:
         return changes[0].coalesce(1)
     return reduce(lambda a, b: a.union(b), changes).repartition(1).sortWithinPartitions("_lsn", "_seq")

@@ -1,6 +1,6 @@
-"""What is asked of a Kafka cluster beside writing: which topics there are, and what an error means.
+"""Topics of a Kafka cluster, and the meaning of Kafka's errors.
 
-It is asked through the client that Spark's connector has brought into the driver's JVM.
+It uses the Kafka client in the driver's JVM, which comes with Spark's connector.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ AWAY = {
     "UnknownProducerIdException",
     "UnknownTopicOrPartitionException",
 }
-"""Errors of Kafka's after which the same events may be taken."""
+"""Kafka's errors after which a retry with the same events may succeed."""
 KNOWN_SECONDS = 5.0
-"""In which all brokers know of a new topic."""
+"""How long to wait until all brokers know a new topic, in seconds."""
 _ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:\w+\.)*(\w+(?:Exception|Error))(?:: (.*))?")
 HINTS = {
     "RecordTooLargeException": "raise max.request.size in options, and max.message.bytes of the topic",
@@ -48,7 +48,7 @@ HINTS = {
 
 
 class Topics:
-    """The topics of a cluster. Errors are those of Kafka's client: `failure` says what they mean."""
+    """The topics of a cluster. Raises the errors of Kafka's client, which `failure` translates."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         self._jvm: Any = spark._jvm
@@ -56,7 +56,7 @@ class Topics:
         self._options = {**options, "default.api.timeout.ms": patience}
 
     def create(self, names: Collection[str], partitions: int, settings: Mapping[str, str]) -> None:
-        """Make those that are not there: with so many partitions, or as the cluster has it where that is 0."""
+        """Create the missing topics with this number of partitions; with 0, the cluster's default."""
         kafka, optional = self._jvm.org.apache.kafka.clients.admin, self._jvm.java.util.Optional
         count = optional.of(partitions) if partitions else optional.empty()
         with self._client() as client:
@@ -66,7 +66,7 @@ class Topics:
                 _get(made, "TopicExistsException")
 
     def partitions(self, names: Collection[str]) -> dict[str, int]:
-        """How many partitions each of them has. A broker may not know yet of a topic that has just been made."""
+        """The number of partitions of each topic. Waits for brokers that do not know a new topic yet."""
         deadline = time.monotonic() + KNOWN_SECONDS
         with self._client() as client:
             while True:
@@ -87,7 +87,7 @@ class Topics:
 
 
 def _get(future: Any, allowed: str) -> Any:
-    """What a future has; None after the error that is allowed."""
+    """The result of a future; None if it failed with the allowed error."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -99,14 +99,14 @@ def _get(future: Any, allowed: str) -> Any:
 
 
 def failure(error: Exception, secrets: Iterable[str]) -> Exception:
-    """What to raise for an error of a write: of Kafka's own the deepest, without the stack and without secrets."""
+    """The error to raise for a failed write: Kafka's root cause, without stack trace and secrets."""
     if isinstance(error, DBLogError):
         return error
     found = _ERROR.findall(str(error))
     if not found:
         return error
     kind, said = found[-1]
-    # Numbers are times and sizes: all options of the producer count as secrets.
+    # All options of the producer count as secrets, but numbers among them are only times and sizes.
     said = without_secrets(said, (secret for secret in secrets if not secret.isdigit()))
     if kind in AWAY:
         return SinkUnreachable(f"kafka is away: {said.strip() or kind}", hint="check the brokers")

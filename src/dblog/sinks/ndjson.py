@@ -1,8 +1,8 @@
 """Events as lines of JSON: files in a folder, or standard output.
 
-A table has a folder, and a batch has there a file for each part of it: `<batch>-<part>.ndjson`. In the order of their
-names, the files have the events in order. Spark's tasks write files under names that nobody reads; when all are there,
-the driver gives them their own. A batch that is given again replaces its files, so each event is there once.
+Each table has a folder, and each batch has files in it: `<batch>-<part>.ndjson`. Sorted by name, the files have the
+events in order. Spark's tasks write under temporary names; when all files are complete, the driver renames them. A
+batch that comes again replaces its files, so every event is there once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUFFIX = {"none": ".ndjson", "gz": ".ndjson.gz"}
 
 
 class NdjsonSink(Sink):
-    """Files of JSON lines, exactly once."""
+    """Writes files of JSON lines, exactly once."""
 
     settings = (
         Setting(
@@ -58,7 +58,7 @@ class NdjsonSink(Sink):
 
     def write(self, batch: Batch) -> None:
         form = self._form()
-        # Only the first batch after a start, or after an error, may have been begun before.
+        # Only the first batch after a start or an error can have files of an earlier attempt.
         again, self._clean = not self._clean, False
         batch.each(lambda table: self._write(batch.id, table, form, again=again))
         self._clean = True
@@ -80,7 +80,8 @@ class NdjsonSink(Sink):
 
 @dataclass(frozen=True)
 class WriteLines:
-    """What a task does: write its events to a file of a name of its own, and say the name. No events, no file."""
+    """The work of a task: write its events to a file with a unique name, and return the name. No file without
+    events."""
 
     folder: Folder
     beginning: str
@@ -101,7 +102,7 @@ class WriteLines:
 
 
 class StdoutSink(Sink):
-    """Lines on standard output, in commit order; at least once."""
+    """Writes lines to standard output, in commit order, at least once."""
 
     settings = (FORMAT, OLD_ROWS)
 
@@ -118,7 +119,7 @@ class StdoutSink(Sink):
         if len(batch.tables) > 1:
             frame = frame.orderBy("_lsn", "_seq")
         try:
-            # One value for each of Arrow's batches: the driver has a part of the batch at a time.
+            # One value per Arrow batch, so that the driver holds only a part of the batch at a time.
             for row in frame.mapInArrow(_texts, "text binary").toLocalIterator():
                 sys.stdout.write(bytes(row.text).decode())
             sys.stdout.flush()
@@ -127,13 +128,13 @@ class StdoutSink(Sink):
 
 
 def whole(table: TableBatch, form: Formatter) -> DataFrame:
-    """All events of a table: the changes in order, in the first partitions, then the rows of dumps."""
+    """All events of a table: first the changes in order, then the rows of dumps."""
     frames = [events(table, frame, form) for frame in (table.changes, table.rows) if frame is not None]
     return reduce(lambda a, b: a.union(b), frames)
 
 
 def lines(batch: pa.RecordBatch) -> pa.Buffer:
-    """The values of events, each on a line of its own."""
+    """The values of the events, one per line."""
     values = batch.column("value").drop_null()
     if pc.any(pc.match_substring(values, "\n")).as_py():
         raise SinkError("the formatter gave a text with a line break", hint="write JSON without line breaks")

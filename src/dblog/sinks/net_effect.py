@@ -1,8 +1,8 @@
-"""What a batch comes to for each key: one row, however often the key was changed.
+"""The net effect of a batch: one row per key, no matter how many changes the key has.
 
-The net effect of a key's changes is its last one, with a twist: a change may leave columns out (`_unchanged`). Such a
-column has the value that an earlier change of the batch gave it, as long as the row was not deleted in between; else
-the target's value stays, and the column is still named in `_unchanged`.
+The net effect is the key's last change. If that change lacks a column (`_unchanged`), the column gets the value of the
+last change of the batch that has it, unless the row was deleted in between. If no change of the batch has it, the
+target keeps its value, and `_unchanged` still names the column.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def net(table: TableBatch) -> DataFrame | None:
-    """One row for each key of the batch: create, update, delete or read; None when there is nothing.
+    """One row for each key of the batch: create, update, delete or read. None for an empty batch.
 
-    It has the table's columns, `_op`, `_lsn`, `_seq`, `_unchanged` and `_whole`: whether the row began in this batch,
-    so that nothing of what the target has of that key is left, and a column in `_unchanged` is null. What came before
-    the table was emptied for the last time is left out: `TableBatch.truncated` is for the sink to obey first.
+    It has the table's columns, `_op`, `_lsn`, `_seq`, `_unchanged` and `_whole`. `_whole` is true if the row was
+    created in this batch: then the target's old values of the key do not count, and a column in `_unchanged` is null.
+    Changes before the last truncate are left out: the sink empties the table first (`TableBatch.truncated`).
     """
     parts = [part for part in (_net_changes(table), _dump_rows(table)) if part is not None]
     return reduce(lambda a, b: a.unionByName(b), parts) if parts else None
 
 
 def signed_key(schema: TableSchema) -> tuple[str, ...]:
-    """The key columns that hold floats: 0 and -0 are one key to Spark and to every database, and two values. A target
-    that has the one and is given the other must write the key too."""
+    """The key columns with floats. 0 and -0 are the same key for Spark and for every database, but two different
+    values. So a target must also write the key when it updates such a row."""
     return tuple(name for name in schema.key if _has_floats(schema.column(name).arrow))
 
 
@@ -61,7 +61,7 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
         changes = changes.where((f.col("_lsn") > lsn) | ((f.col("_lsn") == lsn) & (f.col("_seq") > seq)))
     order = f.struct("_lsn", "_seq")
     rest = [name for name in table.schema.names if name not in table.schema.key]
-    signed = signed_key(table.schema)  # grouping makes 0 of -0
+    signed = signed_key(table.schema)  # groupBy turns -0 into 0
     row = f.struct(
         *(_quoted(name) for name in (*signed, *rest)), f.col("_op"), f.col("_lsn"), f.col("_seq"), f.col("_unchanged")
     )
@@ -104,7 +104,7 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
 
 
 def _held(number: int) -> Column:
-    """Whether the batch has a value for the column that belongs to the row as it is at the end."""
+    """Whether the batch has a value of the column for the row in its final state."""
     from pyspark.sql import functions as f
 
     known = f.col(f"_dblog_known{number}")

@@ -1,4 +1,4 @@
-"""A sink that reads every row and forgets it: to try a source, or to measure."""
+"""The sink `noop` reads every row and discards it: to try a source, or to measure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dblog.sinks.base import Batch, Sink, TableBatch
 
 
 class NoopSink(Sink):
-    """Has no settings."""
+    """Reads and discards every row. It has no settings."""
 
     def write(self, batch: Batch) -> None:
         batch.each(_read)

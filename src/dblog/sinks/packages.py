@@ -1,8 +1,7 @@
-"""Connectors that Spark fetches: which release of them fits which PySpark.
+"""Connectors that Spark downloads: the release of each one that works with a version of PySpark.
 
-A connector is built for one minor version of Spark and breaks on the next, so that there is no guessing: a release is
-entered here when it has been tried. Spark fetches it when its JVM starts (`spark.jars.packages`), and keeps it in the
-user's Ivy folder.
+A connector is built for one minor version of Spark and fails on the next. So only releases that were tested are listed
+here. Spark downloads a connector when its JVM starts (`spark.jars.packages`), and keeps it in the user's Ivy folder.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ RELEASES: Mapping[str, Mapping[str, str]] = {
     # 4.1 and 4.2 run too, but a part of them, spark-token-provider-kafka, could not be fetched.
     "kafka": {"4.3": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"},
 }
-"""By sink and minor version of PySpark."""
+"""The connector's Maven coordinates, by sink and minor version of PySpark."""
 NONE = "none"
-"""Nothing is fetched: Spark has the connector already."""
+"""Value of the setting `package` with which nothing is downloaded: Spark has the connector already."""
 
 PACKAGE = Setting(
     "package",
@@ -36,11 +35,11 @@ PACKAGE = Setting(
     text("group:artifact:version or none"),
     default=None,
 )
-"""Of every sink that needs a connector."""
+"""The setting of every sink that needs a connector."""
 
 
 def package_of(sink: str, given: str | None, version: str = pyspark.__version__) -> str | None:
-    """What Spark is to fetch for a sink. Raises ConfigError when nothing is known to run on this PySpark."""
+    """The package that Spark downloads for a sink. Raises ConfigError if none is known to work with this PySpark."""
     if given is not None:
         return None if given == NONE else given
     known = RELEASES[sink]
@@ -56,8 +55,8 @@ def package_of(sink: str, given: str | None, version: str = pyspark.__version__)
 
 @contextmanager
 def fetching(packages: str) -> Iterator[None]:
-    """Around the start of a session that fetches packages: says so when that fails. Spark itself only says that its JVM
-    has ended, and prints why."""
+    """Around the start of a session that downloads packages: raise ConfigError if that fails. Spark's own error only
+    says that its JVM has ended."""
     try:
         yield
     except PySparkRuntimeError as error:
@@ -71,7 +70,7 @@ def fetching(packages: str) -> Iterator[None]:
 
 
 def check_loaded(spark: SparkSession, sink: str, needed: str, package: str | None) -> None:
-    """Raise ConfigError when Spark does not have a class of the connector: the session began without it."""
+    """Raise ConfigError unless Spark has the class `needed` of the connector: the session was started without it."""
     loader = spark.sparkContext._jvm.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]
     try:
         loader.loadClass(needed)

@@ -2,10 +2,11 @@
 
     <folder>/<schema>.<table>/batch=<id>/part-*.parquet
 
-A batch is written beside, moved to its place, and then gets a file `_dblog`, which readers pass over: where that is,
-the batch has been taken, and is left as it is when it comes again. Where it is not, what there is of it is replaced.
-The file says at which position of the log the batch ends: a stream that begins anew counts its batches from the
-beginning, and must not be taken for the one before.
+A batch is written to a temporary folder and moved to its final one. Then the folder gets a file `_dblog`, which readers
+ignore. A batch with that file is complete: when it comes again, nothing is written. A batch without it is replaced.
+
+The file has the log position at which the batch ends. A new stream numbers its batches from the beginning again, and
+the position tells its batches from those of an earlier stream.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WRITING = "_writing"
-"""Where a table's batches are until they are whole."""
+"""The temporary folder of a table's incomplete batches."""
 MARK = "_dblog"
 
 EXACT = {
-    # Else moments are written as 96 bits, which other readers take for nanoseconds, and days before 1582 are refused.
+    # Otherwise Spark writes timestamps as INT96, which other readers take for nanoseconds, and refuses dates before
+    # 1582.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-"""Settings of Spark for files in which every value is what it was."""
+"""Spark settings with which every value is written unchanged."""
 
 
 class ParquetSink(Sink):
-    """Appends every change and every row of a dump to files, exactly once."""
+    """Writes every change and every dump row to files, exactly once."""
 
     settings = (
         Setting("path", "the folder, or an address that Spark can write to", text("a path or an address")),
@@ -63,7 +65,7 @@ class ParquetSink(Sink):
         return EXACT
 
     def check(self) -> None:
-        if "://" in self._folder:  # only Spark can tell
+        if "://" in self._folder:  # only Spark can check that
             return
         try:
             Path(self._folder).mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,7 @@ class ParquetSink(Sink):
         self._columns[home] = columns
 
     def _same(self, folder: str, batch: Batch) -> None:
-        """Whether the batch that is there is this one."""
+        """Raise SinkError if the folder's batch is one of an earlier stream."""
         found = json.loads(self._files.get(f"{folder}/{MARK}"))
         if found["position"] != batch.position:
             raise SinkError(
@@ -106,7 +108,7 @@ class ParquetSink(Sink):
             )
 
     def _fitting(self, home: str, frame: DataFrame, table: TableBatch) -> DataFrame:
-        """The rows with the columns that the target is to have."""
+        """The rows with the target's columns."""
         from pyspark.sql import functions as f
 
         known = self._columns.get(home) or self._last_columns(home)
@@ -137,7 +139,7 @@ class ParquetSink(Sink):
 
 
 def everything(table: TableBatch) -> DataFrame:
-    """All that a batch has for a table: the changes, in order, then the rows of dumps."""
+    """All rows of a table in a batch: the changes in order, then the rows of dumps."""
     parts = [part for part in (table.changes, table.rows) if part is not None]
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 

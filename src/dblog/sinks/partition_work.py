@@ -1,7 +1,7 @@
-"""Work that Spark's tasks do with rows, and how it went.
+"""Run a function on each partition of a DataFrame, in Spark's tasks.
 
-A task that cannot do its work does not fail: it says why, as a row. So Spark neither repeats it nor reports it at
-length, and the driver raises what the task has raised.
+A task whose function raises an error does not fail: it returns the error as a row. So Spark does not repeat the task,
+and the driver raises the same error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Work: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], str]
-"""What a task does with the rows of its partition, whose number it is given; it may say something."""
+"""Takes the number of a partition and its rows; returns a text for the driver."""
 
 
 def each_part(frame: DataFrame, work: Work) -> dict[int, str]:
-    """Have a task work on each partition. What each of them said, by the partition's number; raises SinkError."""
+    """Run `work` on each partition, and return its texts by partition number. Raises SinkError."""
     told = frame.mapInArrow(partial(_done, work), "part int, said string, error binary").collect()
     for row in told:
         if row.error is not None:
+            # `_done` has pickled it in our own task of this very query; no row of a source or a user gets in there
             raise pickle.loads(row.error)
     return {row.part: row.said for row in told}
 

@@ -1,7 +1,8 @@
-"""A sink that the user has written, by its import path.
+"""The sink `python`: a user's function or class, by its import path.
 
-A function is called with each `Batch`. A class is made with the table `settings` of the pipeline's file; its `write` is
-called with each `Batch`, its `open(spark)` before the first and its `close()` after the last, where it has them.
+A function is called with each `Batch`. A class is instantiated with the table `settings` of the pipeline's file; its
+`write` is called with each `Batch`. If it has them, `open(spark)` is called before the first batch and `close()` after
+the last.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _OUT_OF_RANGE = re.compile(r"out of range|ordinal must be|too large to convert|Overflow")
-"""What Python says of a date that it cannot hold, here or on an executor."""
+"""Python's messages for a date that it cannot represent, on the driver or on an executor."""
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 class PythonSink(Sink):
-    """A function or an object of the user's."""
+    """Calls a user's function or object."""
 
     settings = (
         Setting("target", "a function, or a class with a method write", text("package.module:name")),

@@ -1,8 +1,8 @@
-"""Routes: what becomes of a table on its way to a sink. Another name, fewer columns, other names for them, masked
-values, only some rows.
+"""Routes: changes of a table on its way to a sink. Its name, its columns and their names, masked values, a filter of
+rows.
 
-A row that `where` keeps out may have been let in before: its create or update becomes a delete, which does nothing to a
-target that never had the row. Deletes always pass, because the log may have nothing but their key.
+The target may have a row that `where` now excludes. So the create or update of an excluded row becomes a delete; a
+target that never had the row ignores it. Deletes always pass, because the log may have only their key.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ REDACTED = "***"
 
 @dataclass(frozen=True)
 class Route:
-    """What is said of the tables that a pattern matches."""
+    """The changes to all tables that match a pattern."""
 
     pattern: Pattern
     target: str | None = None
-    """The name in the target, with `{schema}` and `{table}` for those of the source."""
+    """The table's name in the target; `{schema}` and `{table}` are replaced by the source's names."""
     include: tuple[str, ...] | None = None
-    """Only these columns, and the key."""
+    """The columns to keep beside the key; None for all."""
     exclude: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     mask: Mapping[str, str] = field(default_factory=dict)
-    """For a column one of `MASKS`."""
+    """By column, one of `MASKS`."""
     where: str | None = None
-    """A condition in Spark's SQL, over the source's columns."""
+    """A condition in Spark's SQL on the source's columns."""
 
     def check(self, schema: TableSchema) -> None:
-        """Whether all of it can be done to a table. Raises ConfigError."""
+        """Raise ConfigError unless the route fits the table."""
         named = {*(self.include or ()), *self.exclude, *self.rename, *self.mask}
         if unknown := sorted(named - set(schema.names)):
             raise ConfigError(
@@ -76,7 +76,7 @@ class Route:
         return replace(column, name=name)
 
     def schema(self, schema: TableSchema) -> TableSchema:
-        """The table as it is to be in the target."""
+        """The table's schema in the target."""
         key = tuple(self.rename.get(name, name) for name in schema.key)
         return TableSchema(self._name(schema.table), tuple(self._columns(schema)), key)
 
@@ -88,7 +88,7 @@ class Route:
         return TableName(schema, rest) if dot else TableName("", name)
 
     def rows(self, frame: DataFrame, schema: TableSchema, *, changes: bool) -> DataFrame:
-        """The rows as they are to reach the target."""
+        """The rows as the target receives them."""
         from pyspark.sql import functions as f
 
         if self.where is not None:
@@ -145,7 +145,7 @@ class Route:
 
 
 def routed(table: TableBatch, routes: Sequence[Route]) -> TableBatch:
-    """The table as the first route that matches it has it."""
+    """The table after the first route that matches it; unchanged if none does."""
     route = next((r for r in routes if r.pattern.matches(table.source)), None)
     if route is None:
         return table

@@ -11,4 +11,4 @@ SCHEMA_CHANGES = Setting(
     choice("evolve", "ignore", "fail"),
     default="evolve",
 )
-"""Of every sink whose target has columns."""
+"""The setting of every sink whose target has columns."""

@@ -1,4 +1,4 @@
-"""Where Spark writes its files: any address that its Hadoop knows, seen from the driver."""
+"""Files on the storage that Spark writes to, from the driver: any URL that Spark's Hadoop supports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REFUSED = ("AccessControlException", "AccessDenied", "Forbidden", "UnsupportedFileSystemException", "for scheme")
-"""In what a storage says that waiting does not help against."""
+"""Words in a storage's error for which a retry does not help."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files where Spark's own are: by any address that its Hadoop knows."""
+    """Operations on files by any path or URL that Spark's Hadoop supports."""
 
     spark: SparkSession
 
@@ -73,7 +73,8 @@ class Files:
 
 @contextmanager
 def reached(path: str) -> Iterator[None]:
-    """Around writing: tells a storage that is away, or refuses, from everything else that Spark raises."""
+    """Raise SinkUnreachable if the storage does not answer and SinkError if it refuses; pass on other errors of
+    Spark."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -86,7 +87,7 @@ def reached(path: str) -> Iterator[None]:
 
 
 def causes(error: BaseException) -> list[str]:
-    """What Java says of an error, and of what caused it; the deepest last."""
+    """Java's one-line texts of an error and of its causes, the root cause last."""
     found = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     said: list[str] = []
     while found is not None and len(said) < 20:
@@ -96,6 +97,6 @@ def causes(error: BaseException) -> list[str]:
 
 
 def _of_storage(line: str) -> bool:
-    """Whether it is the storage that failed; the end of a file is that of a worker which was killed."""
+    """Whether the storage failed. An EOF error does not count: it comes from a Python worker that was killed."""
     kind = line.partition(":")[0]
     return kind.startswith(("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")) and "EOF" not in kind

@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+
+from dblog.work.lanes import SWITCH
 
 # A fifth of a task's time less: Arrow does not look again at every value whether its place lies in its column. Batches
 # are checked as a whole before they leave Python.
@@ -64,12 +66,22 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
     alone = re.fullmatch(r"local(\[.*\])?", master) is not None and "SPARK_LOCAL_IP" not in os.environ
     here = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if alone else {}
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**TUNED, **here, **{k.replace("__", "."): v for k, v in settings.items()}}.items():
+    for name, value in {
+        **TUNED,
+        **tuning(os.environ),
+        **here,
+        **{k.replace("__", "."): v for k, v in settings.items()},
+    }.items():
         builder = builder.config(name, value)
     with _environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):  # Spark's web page has no setting for it
         spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def tuning(environment: Mapping[str, str]) -> dict[str, str]:
+    """The setting that gives the executors this environment's switch of `dblog.work.lanes.tune_worker`."""
+    return {f"spark.executorEnv.{SWITCH}": environment[SWITCH]} if SWITCH in environment else {}
 
 
 @contextmanager

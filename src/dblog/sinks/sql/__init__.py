@@ -1,11 +1,12 @@
-"""The sink `sql`: tables of PostgreSQL, MySQL or MariaDB that follow those of the source, exactly once.
+"""The sink `sql`: copies of the source's tables in PostgreSQL, MySQL or MariaDB, exactly once.
 
-sink        what is done with a batch: staging tables are loaded, one transaction applies them all
-ledger       what the sink keeps in the target for itself: batches taken, tables written, keys deleted
-shape       what a target's table must look like, and what is to be changed about it
+sink        writes a batch: loads staging tables, then applies all of them in one transaction
+ledger      the sink's own tables in the target: delivered batches, written tables, deleted keys
+tables      creates and alters the target's tables
+shape       compares a target's table with the source's schema
 load        the executors' part: rows into a staging table
 text        Arrow columns as the text that a server reads
-target      what a family of databases has to offer: postgres, mysql
+target      what the sink needs of a database; postgres and mysql implement it
 """
 
 from dblog.sinks.sql.sink import SqlSink

@@ -1,13 +1,12 @@
-"""What the sink keeps in the target for itself, in a schema of its own.
+"""The ledger: the sink's own tables in the target, in their own schema.
 
-    batches         for each pipeline the last batch it has delivered, and up to which position of the log
-    tables          for each table that is written: the types of its columns, and where it was last emptied
+    batches         for each pipeline, its last delivered batch and the log position of it
+    tables          for each written table, the types of its columns, and when it was last emptied
     writers         which pipelines write which tables
-    deleted_<id>    for one table the keys that were deleted, and where, as long as some pipeline may still come with
-                    an older state of the row
-    staged_...      rows of a batch that is being taken
+    deleted_<id>    for one table, the deleted keys and when, as long as a pipeline may still bring an older state
+    staged_...      rows of a batch that is being written
 
-A batch's rows and its number are written in one transaction.
+A batch's rows and its number are written in one transaction. "When" is an order: `(_lsn, _seq)`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from dblog.sinks.sql.target import ORDER, Session, Target
 
 @dataclass(frozen=True)
 class Known:
-    """What the ledger has about a table."""
+    """The ledger's entry of a table."""
 
     made: Mapping[str, str]
-    """The types that its columns were given."""
+    """The types that the sink gave to its columns."""
     emptied: tuple[int, int]
 
 
@@ -61,7 +60,7 @@ class Ledger:
                 session.run(f"create table {self.name(name)} ({columns}){options}", f"creating the table {name!r}")
 
     def enter_pipeline(self, session: Session) -> None:
-        """Until it has delivered something, a pipeline may come with states from any position on."""
+        """Add the pipeline at position 0: until its first batch it may bring states from any position on."""
         if self._record(session) is None:
             values = f"{self._pipeline}, -1, 0, current_timestamp"
             session.run(f"insert into {self.name('batches')} values ({values})", "entering the pipeline")
@@ -69,8 +68,8 @@ class Ledger:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def taken(self, session: Session, batch: int, position: int, *, lock: bool = False) -> bool:
-        """Whether the target has a batch already. Its number alone does not say: with a new checkpoint they begin anew,
-        and go on in the log where the old ones ended."""
+        """Whether the target has the batch already. The number alone is not enough: with a new checkpoint the numbers
+        start again while the log goes on."""
         found = self._record(session, " for update" if lock else "")
         return found is not None and (found == (batch, position) or (batch <= found[0] and position < found[1]))
 
@@ -80,15 +79,18 @@ class Ledger:
         return (int(found[0][0]), int(found[0][1])) if found else None
 
     def record(self, session: Session, batch: int, position: int) -> None:
-        self.enter_pipeline(session)  # somebody may have taken it out
+        self.enter_pipeline(session)  # an operator may have removed it
         session.run(
             f"update {self.name('batches')} set batch = {batch}, position = {position}, taken_at = current_timestamp "
             f"where pipeline = {self._pipeline}"
         )
 
     def least(self, session: Session, position: int) -> int:
-        """The least position from which on some pipeline may still bring a state of a row, when this one is at
-        `position`. Those that write none of its tables follow another source; those that write none yet may."""
+        """The smallest position from which a pipeline may still bring a state of a row, with this pipeline at
+        `position`.
+
+        Pipelines that write none of its tables are of another source and do not count, unless they write no table
+        yet."""
         writers = self.name("writers")
         common = f"{writers} as w join {writers} as m on m.id = w.id and m.pipeline = {self._pipeline}"
         [(found,)] = session.run(
@@ -106,7 +108,7 @@ class Ledger:
         return Known(json.loads(found[0][0]), (int(found[0][1]), int(found[0][2]))) if found else None
 
     def enter(self, session: Session, table: str, name: TableName, made: Mapping[str, str]) -> None:
-        """Note which types a table's columns have, and that this pipeline writes it."""
+        """Record the types of a table's columns, and that this pipeline writes it."""
         literal = self._target.literal
         text = literal(json.dumps(dict(made)))
         if self.known(session, table) is None:
@@ -119,11 +121,11 @@ class Ledger:
             session.run(f"insert into {self.name('writers')} values ('{table}', {self._pipeline})")
 
     def empty(self, session: Session, table: str, at: tuple[int, int]) -> None:
-        """Note where a table was emptied."""
+        """Record when a table was emptied."""
         session.run(f"update {self.name('tables')} set lsn = {at[0]}, seq = {at[1]} where id = '{table}'")
 
     def make_deleted(self, session: Session, table: str, key: Mapping[str, str]) -> None:
-        """Make the table that remembers deleted keys."""
+        """Create the table of deleted keys."""
         name = deleted(table)
         if self._target.found(session, TableName(self._schema, name)) is None:
             columns = [f"{self._target.quoted(n)} {kind} not null" for n, kind in key.items()]
@@ -136,17 +138,18 @@ class Ledger:
     # -- staging -----------------------------------------------------------------------------------------------------
 
     def new_stage(self, batch: int, number: int) -> str:
-        """A name that no other attempt at this batch has: a task that was given up may still write to its own."""
+        """A unique name for a staging table: a late task of an earlier attempt at the batch may still write to its
+        own."""
         return f"{self._mark}{batch}_{number}_{secrets.token_hex(4)}"
 
     def sweep(self, session: Session) -> None:
-        """Drop what former runs of the pipeline have left."""
+        """Drop the staging tables of earlier runs of the pipeline."""
         for name in self._target.tables_like(session, self._schema, self._mark):
             session.run(f"drop table if exists {self.name(name)}")
 
 
 def table_id(table: TableName) -> str:
-    """The name of a table in the ledger."""
+    """The id of a table in the ledger."""
     return _short("\0".join(table))
 
 

@@ -1,9 +1,9 @@
 """The executors' part: rows into a staging table.
 
-Rows carry the number of the Spark task that brought them. Spark may run a task twice, and only counts one of them: the
-driver, which is told the number of that one, leaves the rows of others aside.
+Each row has the number of the Spark task that loaded it. Spark may run a task twice and count only one of them. The
+driver learns the numbers of the counted tasks and ignores the rows of the others.
 
-What the target refuses is handed to the driver as a result, because Spark knows nothing of our errors.
+A task returns its error as a result, because Spark would not pass on the error's class.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TaskLoad:
         try:
             for batch in batches:
                 if error is not None or not batch.num_rows:
-                    continue  # Spark wants all of it to be taken
+                    continue  # Spark expects the task to read all its input
                 try:
                     session = session or self.target.connect()
                     number = pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows)
@@ -70,7 +70,7 @@ class TaskLoad:
         yield pa.record_batch(told, names=["task", "rows", "error"])
 
     def _explained(self, refused: Refused, rows: pa.RecordBatch) -> SinkError:
-        """An error that says where the value is."""
+        """The error with table, column, value and key."""
         value, *key = (_shown(rows.column(name), refused.row) for name in (refused.column, *self.key))
         return SinkError(
             f"table {self.table} cannot hold {value} in column {refused.column!r} of the row with the key "
@@ -80,7 +80,7 @@ class TaskLoad:
 
 
 def _shown(column: pa.Array, row: int) -> str:
-    """A value as JSON, which has every one."""
+    """A value as JSON, cut to `SHOWN` characters."""
     value = column.slice(row, 1)
     shown = json_text(value.cast(pa.string()) if pa.types.is_large_string(value.type) else value)[0].as_py() or "null"
     return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
@@ -89,11 +89,12 @@ def _shown(column: pa.Array, row: int) -> str:
 def load(
     rows: DataFrame, names: Sequence[str], target: Target, stage: str, table: TableName, key: Sequence[str]
 ) -> tuple[int, ...]:
-    """Put rows, whose columns have these names there, into the staging table of a table with this key; the tasks whose
-    rows count. Raises SinkError."""
+    """Load rows into a staging table, and return the tasks whose rows count. `names` are its columns, `key` is the
+    table's key. Raises SinkError."""
     done = rows.mapInArrow(TaskLoad(target, stage, tuple(names), table, tuple(key)), _DONE).collect()
     for told in done:
         if told.error is not None:
+            # `Load` has pickled it in our own task of this very query; no row of a source or a user gets in there
             error = pickle.loads(told.error)
             assert isinstance(error, SinkError)
             raise error

@@ -1,7 +1,6 @@
-"""MySQL and MariaDB as targets: rows by INSERTs of many rows, one statement with ON DUPLICATE KEY.
+"""MySQL and MariaDB as targets: INSERTs of many rows, then one statement with ON DUPLICATE KEY UPDATE.
 
-LOAD DATA LOCAL would be the server's other way to take many rows. It is switched off on most servers, and where it is
-not, it turns every value that does not fit into a warning.
+LOAD DATA LOCAL is not used: most servers disable it, and it turns every value that does not fit into a warning.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ _COMPRESSED = re.compile(r" /\*.*\*/$")
 _LENGTH = re.compile(r"(char|varchar|character|character varying)\((\d+)\)")
 
 INDEX_BYTES, ROW_BYTES = 3072, 60_000
-"""What the server allows for a key and, less some room, for all columns of a row that it does not store apart."""
+"""The server's limits, in bytes, of a key and (with a margin) of all columns of a row that it does not store
+separately."""
 STATEMENT_BYTES = 1 << 20
 _LOCK, _WAIT_SECONDS = "dblog definitions", 60
 _LIMITS = {1040, 1203, 1226}
@@ -60,7 +60,7 @@ _VALUES = {1048, 1264, 1265, 1292, 1366, 1406, 1411, 3140, 4025}
 
 @dataclass(frozen=True, repr=False)
 class MySQLTarget(Target):
-    """A server of MySQL or MariaDB; its databases are what others call schemas."""
+    """A MySQL or MariaDB server. Its databases take the part of schemas."""
 
     url: str
 
@@ -82,7 +82,7 @@ class MySQLTarget(Target):
 
     def connect(self) -> Session:
         try:
-            # The database may not be there yet, and every name says its own.
+            # No default database: it may not exist yet, and all names are qualified.
             return Session(self, connect(replace(parse(self.url), database="")))
         except DBLogError as error:
             raise refused(error) from error
@@ -151,7 +151,8 @@ class MySQLTarget(Target):
             session.run(f"create database if not exists {identifier(name)}", f"creating database {name!r}")
 
     def table_options(self, session: Session) -> str:
-        """Texts are compared byte for byte, with the blanks at their ends: keys of any source stay apart."""
+        """Texts are compared byte by byte, trailing spaces included, so that different keys of the source stay
+        different."""
         plain = "utf8mb4_nopad_bin" if server(session.connection).flavor is MARIADB else "utf8mb4_0900_bin"
         return f" engine = InnoDB default character set utf8mb4 collate {plain}"
 
@@ -210,7 +211,7 @@ class MySQLTarget(Target):
                 begin = end
 
     def deletes(self, staged: StagedRows) -> str:
-        table = staged.table  # without an alias, which would be looked for in the session's own database
+        table = staged.table  # no alias: the server would look for it in the default database
         return (
             f"delete {table} from {staged.stage} as s straight_join {table} on {staged.matching(table, 's')} "
             f"where {newer('s', table)} and s._gone and {staged.counted}"
@@ -253,7 +254,7 @@ class MySQLTarget(Target):
         return [upsert, *self._blanks(staged, blank)] if blank else [upsert]
 
     def _blanks(self, staged: StagedRows, columns: Sequence[str]) -> Sequence[str]:
-        """Write the error value of ENUMs to the rows that have just been written. A strict session refuses it."""
+        """Statements that write the error value '' of ENUMs to the rows just written. A strict session refuses it."""
         table = staged.table
         here = f"({table}._lsn, {table}._seq) = (s._lsn, s._seq) and {staged.counted}"
         return [
@@ -269,13 +270,15 @@ class MySQLTarget(Target):
 
 
 def _lacks_blank(kind: str) -> bool:
-    """Whether a type is an ENUM without the member '': then '' is what the server stores for a value that is none."""
+    """Whether a type is an ENUM without the member ''. The server stores '' for an invalid value of such an ENUM."""
     return kind.startswith("enum(") and "''" not in re.findall(r"'(?:[^']|'')*'", kind)
 
 
 def _newer_order(table: str) -> str:
-    """The place of a row that is taken over if it is newer. The server assigns from left to right and looks at what it
-    has assigned: the ordinal first, and the position, which never goes back, without a condition."""
+    """Assignments of `_seq` and `_lsn`, each taken if the new row is newer.
+
+    The server assigns from left to right and reads values that it has already assigned. So `_seq` comes first, and
+    `_lsn`, which only grows, needs no condition."""
     return f"_seq = if({newer('s', table)}, s._seq, {table}._seq), _lsn = greatest({table}._lsn, s._lsn)"
 
 
@@ -302,13 +305,13 @@ def _type(column: Column, *, own: bool) -> str:
 
 
 def _bytes(kind: str) -> int:
-    """What a column takes of a row, where that is much."""
+    """The bytes that a column of this type takes in a row, if that is much; else 0."""
     found = re.fullmatch(r"(var)?(char|binary)\((\d+)\)", kind)
     return 0 if found is None else int(found[3]) * (4 if found[2] == "char" else 1)
 
 
 def _written(name: str, values: pa.Array) -> pa.Array:
-    """A column as literals."""
+    """The values of a column as SQL literals."""
     kind = values.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return text.surrounded(text.hexed(values), "x'", "'")
@@ -317,14 +320,14 @@ def _written(name: str, values: pa.Array) -> pa.Array:
     if pa.types.is_temporal(kind):
         return text.surrounded(text.temporal(name, values, _odd), "'", "'")
     if pa.types.is_decimal(kind) and kind.scale:
-        # Small ones have an exponent, and a number with an exponent would be a float.
+        # Arrow writes small decimals with an exponent, and the server reads a number with an exponent as a float.
         return text.surrounded(values.cast(text.TEXT), "'", "'")
     if pa.types.is_floating(kind):
         text.refuse(name, pc.invert(pc.is_finite(values)), "its floats are neither infinite nor not a number")
     if kind == pa.float32():
-        values = values.cast(pa.float64())  # the shortest text of the greatest float is beyond it
+        values = values.cast(pa.float64())  # the shortest text of the greatest float32 is out of its range
     texts = values.cast(text.TEXT)
-    if pa.types.is_floating(kind):  # the number -0 loses its sign, the text does not
+    if pa.types.is_floating(kind):  # as a number -0 loses its sign, as text it does not
         texts = pc.if_else(pc.equal(texts, "-0"), pa.scalar("'-0'", text.TEXT), texts)
     return texts
 

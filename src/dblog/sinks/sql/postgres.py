@@ -1,4 +1,4 @@
-"""PostgreSQL as a target: rows by COPY, one statement with ON CONFLICT."""
+"""PostgreSQL as a target: COPY into staging tables, then one statement with ON CONFLICT."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _TYPES: dict[pa.DataType, str] = {
 }
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _LOCK = 7_364_519
-"""The number of the lock under which definitions are changed."""
+"""The number of the advisory lock under which all sinks change table definitions."""
 _WAIT = "60s"
 _HOLDS = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
 _AT_ROW = re.compile(r"COPY \w+, \w+ (\d+), \w+ (.+?)(?::|$)")
-"""Where a COPY has met a value that it does not take: the line, from 1 on, and the column."""
+"""The line (counted from 1) and the column of a value that COPY refused."""
 _AGAIN = {
     "40001": "another transaction was in the way; this is tried again",
     "40P01": "another transaction was in the way; this is tried again",
@@ -53,7 +53,7 @@ _AGAIN = {
 
 @dataclass(frozen=True, repr=False)
 class PostgresTarget(Target):
-    """A database of PostgreSQL."""
+    """A PostgreSQL database."""
 
     url: str
 
@@ -199,14 +199,15 @@ class PostgresTarget(Target):
             f"on conflict ({', '.join(staged.key)}) do update "
             f"set {', '.join(f'{name} = excluded.{name}' for name in rest)} where {newer('excluded', 't')}"
         )
-        # What the first has brought up to date the second leaves alone: its place is no longer older.
+        # The second statement skips the rows that the first has updated: their order is not older any more.
         return [partly, whole] if staged.incomplete else [whole]
 
 
 def _own_type(column: Column) -> str:
-    """The source's own type, where it is one of PostgreSQL's and means the same in every database."""
+    """The source's own type, if it is a PostgreSQL type with the same meaning in every database; else a type that holds
+    its values."""
     name = column.type
-    foreign = "." in name or name.startswith(("reg", "aclitem", "box["))  # which has another separator in arrays
+    foreign = "." in name or name.startswith(("reg", "aclitem", "box["))  # a box array has another separator
     other = column.arrow != pa.string() and name.startswith(("bit", "point"))
     return _foreign_type(column) if foreign or other else name
 
@@ -228,7 +229,7 @@ def _type(kind: pa.DataType, column: Column) -> str:
 
 
 def _copied(name: str, values: pa.Array) -> pa.Array:
-    """A column as COPY reads it."""
+    """The values of a column as COPY reads them."""
     kind = values.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return text.surrounded(text.hexed(values), "\\\\x", "")
@@ -258,7 +259,7 @@ def _array(name: str, values: pa.Array) -> pa.Array:
 
 
 def _items(name: str, items: pa.Array) -> pa.Array:
-    """The items of arrays, as they stand in an array's literal."""
+    """The items of arrays as they are written in an array literal."""
     if pa.types.is_binary(items.type):
         return text.surrounded(text.hexed(items), '"\\\\x', '"')
     if pa.types.is_string(items.type):

@@ -1,7 +1,7 @@
-"""What a table of the target must look like for a batch, and what is to be changed about it.
+"""Comparison of a target's table with the source's schema, and the changes that the table needs.
 
-A column's type is compared with the one that the sink gave it, as it stands in the sink's own ledger. A column that
-somebody else made is taken as it is: the server converts what it is given, or refuses.
+A column's type is compared with the type in the ledger, which the sink gave to it. A column that the sink did not
+create is used as it is: the server converts the values or refuses them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MYSQL = re.compile(
 
 
 def of_mysql(schema: TableSchema) -> bool:
-    """Whether the types of a table are spelled as MySQL does; some tables look the same in both families."""
+    """Whether a table's types are MySQL's. Some tables have only types that are spelled the same in both families."""
     return any(c.type.startswith(("enum(", "set(")) or _MYSQL.fullmatch(c.type) for c in schema.columns)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A table that is there: its columns' types as the server spells them, and its primary key."""
+    """An existing table: the types of its columns, as the server spells them, and its primary key."""
 
     types: Mapping[str, str]
     key: tuple[str, ...]
@@ -35,7 +35,7 @@ class Found:
 
 @dataclass
 class Changes:
-    """What is to be done to a table."""
+    """The changes that a table needs."""
 
     add: dict[str, str] = field(default_factory=dict)
     alter: dict[str, str] = field(default_factory=dict)
@@ -50,9 +50,10 @@ def compare(
     mode: str,
     any_text: str,
 ) -> Changes:
-    """How a table with the columns `names` comes to take rows of `schema`. Raises SinkError in the mode `fail`.
+    """The changes after which a table with the columns `names` can hold rows of `schema`. Raises SinkError in mode
+    `fail`.
 
-    `wanted` has a type for each column, `made` the types that were given to columns when they were made."""
+    `wanted` has the type of each column, `made` the types that the sink gave to the existing columns."""
     changes = Changes()
     for name, kind in wanted.items():
         if name not in names:
@@ -103,7 +104,7 @@ def holds(outer: str, inner: str) -> bool:
     if b in ("float", "real"):
         return a in ("double", "double precision")
     if b in _STRINGS and a in _STRINGS and _STRINGS[a] == _STRINGS[b]:
-        varying = a.startswith(("var", "character varying"))  # others change the end of a value
+        varying = a.startswith(("var", "character varying"))  # fixed-length types pad or cut values
         return (varying and not a1) or bool(b1 and a1 >= b1 and (varying or a == b))
     if a == b and a in ("datetime", "timestamp", "time"):
         return a1 >= b1
@@ -121,7 +122,7 @@ _STRINGS = {"char": 1, "varchar": 1, "character": 1, "character varying": 1, "bi
 
 
 def _parts(kind: str) -> tuple[str, int, int, bool]:
-    """A type's name without its parameters, the first two of them, and whether it is unsigned."""
+    """A type's name without parameters, its first two parameters, and whether it is unsigned."""
     kind = re.sub(r" (character set|collate) .*", "", kind)
     numbers = [int(n) for n in re.findall(r"\d+", (re.search(r"\(([\d, ]*)\)", kind) or [""])[0])]
     first, second = (*numbers, 0, 0)[:2]

@@ -1,10 +1,11 @@
-"""What the sink does with a batch.
+"""How the sink writes a batch.
 
 The executors load the net effect of each table's changes (`dblog.sinks.net_effect`) into staging tables. Then the
-driver, in one transaction, applies all of them and records the batch: a batch arrives whole or not at all, and once.
+driver applies all of them and records the batch, in one transaction. So a batch is written completely and once, or not
+at all.
 
-Every row has its place in the source's log, and is only replaced by a newer state. So several pipelines of one source
-may write to one table, and a batch may come again, without anything going back in time.
+Every row of the target has the order (`_lsn`, `_seq`) of its last change, and only a newer state replaces it. So
+several pipelines of one source can write to one table, and a batch can come again, without a row going back in time.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Share:
-    """What a batch has for one table, on its way."""
+    """A batch's rows of one table, on their way to the target."""
 
     table: TableBatch
     into: Fitted
     rows: DataFrame | None
     stage: str
-    """The quoted name of the staging table, which is only there if there are rows."""
+    """The quoted name of the staging table. It exists only if there are rows."""
     tasks: tuple[int, ...] = ()
-    """The Spark tasks that have loaded it."""
+    """The Spark tasks whose rows in it count."""
 
 
 class SqlSink(Sink):
-    """TargetTables of PostgreSQL, MySQL or MariaDB."""
+    """Writes to tables of PostgreSQL, MySQL or MariaDB, exactly once."""
 
     settings = (
         Setting("url", "the target, as postgresql://, mysql:// or mariadb://", text("a URL"), secret=True),
@@ -75,7 +76,7 @@ class SqlSink(Sink):
             session.close()
 
     def open(self, spark: SparkSession) -> None:
-        with suppress(SinkUnreachable):  # it is waited for when there is something to write
+        with suppress(SinkUnreachable):  # `write` waits for the target
             self._connected()
 
     def close(self) -> None:
@@ -117,14 +118,14 @@ class SqlSink(Sink):
                 self._target.create_schema(session, self.given["schema"])
 
     def _forget(self) -> None:
-        """Whatever was known of the target may be wrong."""
+        """Drop the connection and everything that is remembered about the target."""
         if self._session is not None:
             self._session.close()
         self._session = None
         self._tables.forget()
 
     def _drop(self, shares: Sequence[Share]) -> None:
-        with suppress(SinkError):  # else they are swept the next time
+        with suppress(SinkError):  # otherwise the next start drops them
             for share in shares:
                 if self._session is not None and share.rows is not None:
                     self._session.run(f"drop table if exists {share.stage}")
@@ -132,7 +133,7 @@ class SqlSink(Sink):
     # -- staging -----------------------------------------------------------------------------------------------------
 
     def _load(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
-        """Stage the rows of all tables, a few tables at the same time."""
+        """Load the rows of all tables into staging tables, a few tables at the same time."""
         for share in shares:
             if share.rows is not None:
                 self._create_stage(session, share)
@@ -158,7 +159,7 @@ class SqlSink(Sink):
         session.run(f"{self._target.scratch} {share.stage} ({', '.join(columns)}){options}", f"creating {share.stage}")
 
     def _prepared(self, rows: DataFrame, share: Share, names: Sequence[str]) -> DataFrame:
-        """The columns of the staging table. A soft delete is a row of which nothing but the key is known."""
+        """The rows with the columns of the staging table. A soft delete is a row with only its key."""
         from pyspark.sql import functions as f
 
         schema = share.table.schema
@@ -171,7 +172,7 @@ class SqlSink(Sink):
         rows = rows.withColumns({GONE: gone, "_gone": gone, "_unchanged": unchanged, "_whole": whole})
         kinds = {c.name: c.arrow for c in schema.columns} | {"_unchanged": pa.list_(pa.string())}
         cells = [self._target.cell(n, kinds.get(n, pa.null())) for n in names]
-        return rows.select(*(cell.alias(f"c{n}") for n, cell in enumerate(cells)))  # Spark stumbles over odd names
+        return rows.select(*(cell.alias(f"c{n}") for n, cell in enumerate(cells)))  # Spark fails on odd names
 
     # -- the transaction ---------------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class SqlSink(Sink):
             if self._ledger.taken(session, batch.id, batch.position, lock=True):
                 return
             least = self._ledger.least(session, batch.position)
-            # Always in the same order, so that two pipelines do not wait for each other.
+            # Always in the same order, so that two pipelines cannot deadlock.
             for share in sorted(shares, key=lambda share: share.into.id):
                 self._apply_share(session, share, least)
             self._ledger.record(session, batch.id, batch.position)
@@ -205,7 +206,7 @@ class SqlSink(Sink):
         session.run(f"delete from {ledger.name(deleted(into.id))} where _lsn < {least}", doing)
 
     def _empty(self, session: Session, into: Fitted, at: tuple[int, int]) -> None:
-        """Take away all rows that are older."""
+        """Delete all rows that are older than the truncate."""
         table = self._target.quoted(*into.name)
         soft = f"update {table} set {GONE} = true, _lsn = {at[0]}, _seq = {at[1]}"
         change = soft if self._soft else f"delete from {table}"

@@ -1,4 +1,4 @@
-"""The target's tables: made, and changed as far as the settings allow it, so that rows of a schema can be written."""
+"""Creates and alters the target's tables, as far as the settings allow, so that rows of a schema can be written."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Fitted:
     id: str
     name: TableName
     types: Mapping[str, str]
-    """Of the columns that are written, as the server spells them."""
+    """The types of the written columns, as the server spells them."""
     key: tuple[str, ...]
 
 
 class TargetTables:
-    """Fits tables to schemas, and remembers those that fit."""
+    """Fits tables to schemas, and remembers which fit."""
 
     def __init__(self, target: Target, ledger: Ledger, *, schema: str | None, mode: str, soft: bool) -> None:
         self._target = target
@@ -39,7 +39,7 @@ class TargetTables:
         self._fitted.clear()
 
     def fit(self, session: Session, schema: TableSchema) -> Fitted:
-        """Make the table, or change it, so that rows of a schema can be written. Raises SinkError."""
+        """Create or alter the table so that rows of the schema can be written. Raises SinkError."""
         if schema.version not in self._fitted:
             with self._target.alone(session):
                 self._fitted[schema.version] = self._fitting(session, schema)
@@ -83,7 +83,8 @@ class TargetTables:
         session.run(f"create table {quoted(*name)} ({', '.join(columns)}){options}", f"creating table {name}")
 
     def _own(self, session: Session, name: TableName, found: Found, *, ours: bool) -> None:
-        """A table that somebody else made is only written to if it was prepared for that."""
+        """Add missing columns of the sink to a table that it created. Raises SinkError if the table is not the
+        sink's."""
         missing = [
             f"add column {n} {k} not null default {_NONE[n]}" for n, k in self._added.items() if n not in found.types
         ]
@@ -106,7 +107,7 @@ class TargetTables:
         made: Mapping[str, str],
         found: Found,
     ) -> tuple[dict[str, str], set[str]]:
-        """Change a table; the types of what was changed, and the columns that are to be left out."""
+        """Alter a table; return the types of the changed columns, and the columns that are not written."""
         target = self._target
         changes = compare(schema, wanted, made, list(found.types), self._mode, target.any_text)
         statements = [f"add column {target.quoted(n)} {kind} null" for n, kind in changes.add.items()]
@@ -121,4 +122,4 @@ class TargetTables:
 
 
 _NONE = {"_lsn": "0", "_seq": "0", GONE: "false"}
-"""The values in rows that were there before us: older than every state that comes."""
+"""The values of the sink's columns in rows that it did not write: older than every state that comes."""

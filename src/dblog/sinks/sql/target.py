@@ -1,7 +1,7 @@
-"""What a family of databases has to offer to the sink. A target has no connection of its own: it goes to the executors
-as it is, and each of them connects by itself.
+"""What the sink needs of a database. A target holds no connection, so that it can be sent to the executors, and each of
+them opens its own.
 
-Statements have all their values within, as literals: those are numbers, names and a few texts of our own.
+Statements contain all values as literals: numbers, names and a few texts of our own.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 ORDER = {"_lsn": "bigint", "_seq": "int"}
-"""Columns of every table: where in the source's log the row's state comes from."""
+"""Columns of every table: the order of the row's last change in the source's log."""
 GONE = "_deleted"
 """A column of tables with soft deletes: whether the source has deleted the row."""
 STAGED = ("_gone", "_lsn", "_seq", "_unchanged", "_whole", "_task")
-"""What stands behind the columns of a table in its staging table."""
+"""Columns of a staging table after the table's own columns."""
 
 
 class Session:
-    """A connection in which every statement commits by itself, unless it is within a `transaction`."""
+    """A connection on which every statement commits, except inside of a `transaction`."""
 
     def __init__(self, target: Target, connection: Any) -> None:
         self.target = target
         self.connection = connection
 
     def run(self, sql: str, doing: str = "writing to the target") -> list[tuple[Any, ...]]:
-        """Run a statement; its rows. Raises SinkError."""
+        """Run a statement and return its rows. Raises SinkError."""
         with self.target.errors(doing), self.connection.cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall()) if cursor.description else []
@@ -60,25 +60,25 @@ class Session:
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Rows that wait in a staging table to be applied to a table. All names are quoted."""
+    """Rows of a staging table that are to be applied to a table. All names are quoted."""
 
     stage: str
     table: str
     deleted: str
-    """The table that remembers keys which were deleted."""
+    """The ledger's table of deleted keys."""
     key: tuple[str, ...]
     signed: tuple[str, ...]
-    """The columns of the key that are written although the key is equal: it may have another sign."""
+    """Key columns that are written even if the key is equal: -0 equals 0 and must replace it."""
     columns: tuple[str, ...]
-    """All that are written, the key included."""
+    """All written columns, with the key."""
     names: Mapping[str, str]
-    """The columns' names, not quoted, as they stand in `_unchanged`."""
+    """The unquoted names of the columns, as in `_unchanged`."""
     types: Mapping[str, str]
     """The columns' types, as the server spells them."""
     incomplete: bool
-    """Whether some rows leave columns as they are."""
+    """Whether some rows leave columns unchanged."""
     tasks: tuple[int, ...]
-    """Whose rows count: Spark may have run a task twice."""
+    """The Spark tasks whose rows count: Spark may have run a task twice."""
 
     def matching(self, one: str, other: str) -> str:
         return " and ".join(f"{one}.{name} = {other}.{name}" for name in self.key)
@@ -93,94 +93,94 @@ def newer(one: str, other: str) -> str:
 
 
 class Target(ABC):
-    """One family of databases, at an address."""
+    """A target database of one family, by its URL."""
 
     any_text: ClassVar[str]
-    """The type that holds whatever can be written."""
+    """A text type that can hold every value."""
     scratch: ClassVar[str]
-    """How a table is created that need not survive the server's crash."""
+    """The start of CREATE TABLE for a table that a server crash may empty."""
     moment: ClassVar[str]
-    """A type for points in time."""
+    """The type of timestamps."""
     short_text: ClassVar[str]
-    """A type for names."""
+    """The type of names."""
     schema: str
-    """Where tables go that have no schema."""
+    """The schema of tables that are named without one."""
 
     @abstractmethod
     def connect(self) -> Session:
-        """Raises SinkError."""
+        """Open a session. Raises SinkError."""
 
     @abstractmethod
     def errors(self, doing: str) -> AbstractContextManager[None]:
-        """Raises the driver's errors of the block as SinkError."""
+        """Raise the driver's errors of the block as SinkError."""
 
     @abstractmethod
     def quoted(self, *names: str) -> str:
-        """Names as SQL has them."""
+        """Names quoted for SQL and joined with dots."""
 
     @abstractmethod
     def literal(self, text: str) -> str:
-        """Text as SQL has it."""
+        """Text as a SQL literal."""
 
     @abstractmethod
     def types(self, schema: TableSchema) -> dict[str, str]:
-        """For each column the type that it has in a new table. Raises SinkError."""
+        """The type of each column in a new table. Raises SinkError."""
 
     @abstractmethod
     def found(self, session: Session, table: TableName) -> Found | None:
-        """A table as it is."""
+        """An existing table; None if there is none."""
 
     @abstractmethod
     def create_schema(self, session: Session, name: str) -> None:
-        """Unless it is there."""
+        """Create a schema unless it exists."""
 
     @abstractmethod
     def table_options(self, session: Session) -> str:
-        """What stands behind the columns of a new table."""
+        """The options after the columns of CREATE TABLE."""
 
     @abstractmethod
     def alter(self, column: str, kind: str, *, key: bool) -> str:
-        """What changes a column's type, after `alter table ...`."""
+        """The clause of ALTER TABLE that changes a column's type."""
 
     def staged_type(self, kind: str) -> str:
-        """The type that a column of this type, which is not of the key, has in a staging table."""
+        """The type in a staging table of a column of this type that is not in the key."""
         return kind
 
     @abstractmethod
     def alone(self, session: Session) -> AbstractContextManager[None]:
-        """Within the block nobody else of us changes definitions."""
+        """Hold the lock under which all sinks change table definitions."""
 
     @abstractmethod
     def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
-        """The names of tables that begin so."""
+        """The names of the schema's tables that start with `prefix`."""
 
     @abstractmethod
     def cell(self, name: str, kind: pa.DataType) -> Expression:
-        """A column as Spark is to hand it to `load`."""
+        """The expression by which Spark passes a column to `load`."""
 
     @property
     @abstractmethod
     def unchanged(self) -> str:
-        """The type of the staging table's column of that name."""
+        """The type of the staging table's column `_unchanged`."""
 
     @abstractmethod
     def load(self, session: Session, stage: str, rows: pa.RecordBatch) -> None:
-        """Put rows into a staging table, all or nothing. Raises SinkError."""
+        """Insert rows into a staging table, all or none. Raises SinkError."""
 
     @abstractmethod
     def deletes(self, staged: StagedRows) -> str:
-        """The statement that deletes rows of the table that are older than their deletion."""
+        """The statement that deletes the rows that are older than their staged deletion."""
 
     @abstractmethod
     def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
-        """The statement that remembers deletions, as far as somebody may still come with an older state."""
+        """The statement that records deletions for which a pipeline may still bring an older state."""
 
     @abstractmethod
     def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
-        """The statements that write rows unless the table has a newer state of them."""
+        """The statements that insert or update rows, except where the table has a newer state."""
 
     def alive(self, staged: StagedRows, after: tuple[int, int], *, soft: bool) -> str:
-        """Which staged rows are to be in the table: those that nobody has deleted since."""
+        """A condition on staged rows: not deleted later."""
         rows = [staged.counted, f"(s._lsn, s._seq) > ({after[0]}, {after[1]})"]
         if not soft:
             older = f"(d._lsn, d._seq) >= (s._lsn, s._seq) and {staged.matching('d', 's')}"
@@ -189,6 +189,6 @@ class Target(ABC):
 
 
 def refused(error: DBLogError, hint: str | None = None) -> SinkError:
-    """What an error of a connection means to a sink."""
+    """The sink's error for an error of a connection."""
     away = isinstance(error, (ConnectionLost, TableLocked))
     return (SinkUnreachable if away else SinkError)(error.message, hint=hint or error.hint)

@@ -1,6 +1,6 @@
-"""Arrow columns as text that a server reads: whole columns at a time, never row by row.
+"""Arrow columns as text for a server, made column by column and never row by row.
 
-PostgreSQL reads the lines of COPY, MySQL the rows of an INSERT. Both are the texts of all columns, escaped and joined.
+PostgreSQL reads lines of COPY, MySQL rows of an INSERT. Both consist of the escaped texts of all columns, joined.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import pyarrow.compute as pc
 from dblog.errors import SinkError
 
 TEXT = pa.large_string()
-"""Offsets of 64 bits: the lines of a batch may come to more than 2 GiB."""
+"""Text with 64-bit offsets: the lines of a batch may take more than 2 GiB."""
 
 EXCLUDE = "change the value in the source, or leave the column out with exclude"
 
 _DAY = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897
-"""Days from 1970; between them Arrow writes dates as everybody reads them."""
+"""The first days of the years 1 and 10000, in days since 1970. Arrow writes dates between them in the usual form."""
 
 Odd = Callable[[int, int, bool], str | None]
-"""The text of a date or time that is outside of the years 1 to 9999, or an infinity: from its days since 1970 and the
-microseconds of the day, and whether it is the least or greatest value of its type. None: the server cannot hold it."""
+"""Takes a date or time outside of the years 1 to 9999: its days since 1970, the microseconds of its day, and whether it
+is an infinity (the least or greatest value of its type). Returns its text; None if the server cannot hold it."""
 
 
 class Refused(SinkError):
-    """A value that the server cannot hold: its column, and its row among those that are written."""
+    """A value that the server cannot hold: its column, and the index of its row."""
 
     def __init__(self, column: str, row: int, why: str, *, hint: str = EXCLUDE) -> None:
         super().__init__(f"column {column!r}: {why}", hint=hint)
@@ -45,20 +45,20 @@ def joined(columns: Sequence[pa.Array], between: str, null: str) -> pa.Array:
 
 
 def surrounded(values: pa.Array, before: str, after: str) -> pa.Array:
-    """Every value between two texts; a null stays one."""
+    """Every value with a text before and after it; null stays null."""
     ends = (pa.scalar(before, TEXT), pa.scalar(after, TEXT), pa.scalar("", TEXT))
     return pc.binary_join_element_wise(ends[0], values.cast(TEXT), *ends[1:], null_handling="emit_null")
 
 
 def escaped(values: pa.Array, escapes: dict[str, str]) -> pa.Array:
-    """Text in which some characters, a backslash first, are written in another way."""
+    """Text with some characters replaced by their escapes, the backslash first."""
     for character, escape in escapes.items():
         values = pc.replace_substring(values, character, escape)
     return values
 
 
 def buffer(rows: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
-    """The bytes of all rows, one after the other, and where each begins; the last number is where all end."""
+    """The bytes of all rows in one buffer, and the offset of each row; the last offset is the end."""
     _, offsets, data = rows.buffers()
     at = np.frombuffer(offsets, np.int64)[rows.offset : rows.offset + len(rows) + 1]
     return memoryview(data if data is not None else b"")[at[0] : at[-1]], at - at[0]
@@ -79,7 +79,7 @@ _DIGITS = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uin
 
 
 def temporal(name: str, values: pa.Array, odd: Odd) -> pa.Array:
-    """Dates and times in UTC. Ordinary years take a quick way, and only others are looked at one by one."""
+    """Dates and times in UTC as text. Only values outside of the years 1 to 9999 are converted one by one."""
     day = pa.types.is_date(values.type)
     storage = values.cast(pa.int32() if day else pa.int64())
     number = storage.fill_null(0).to_numpy().astype(np.int64)
@@ -112,17 +112,17 @@ def civil(days: int) -> tuple[int, int, int]:
 
 
 def clock(micros: int) -> str:
-    """The time of a day."""
+    """The time of day, from its microseconds."""
     seconds, fraction = divmod(micros, 1_000_000)
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:06}"
 
 
 def refuse_nul(name: str, values: pa.Array) -> None:
-    """PostgreSQL has no character 0."""
+    """Raise Refused for a text with the character 0, which PostgreSQL cannot store."""
     refuse(name, pc.match_substring(values, "\0"), "its texts have no character 0")
 
 
 def refuse(name: str, wrong: pa.BooleanArray, why: str) -> None:
-    """Refuse the first of the values that are wrong."""
+    """Raise Refused for the first wrong value, if any."""
     if pc.any(wrong).as_py():
         raise Refused(name, pc.index(wrong, True).as_py(), why)

@@ -1,7 +1,7 @@
-"""From packets to events: their positions, checked and decompressed.
+"""From packets to events: positions are counted, checksums are checked, contents are decompressed.
 
-Everything that an event's meaning depends on but does not itself say is kept here: the file and the byte in it, which
-is counted because the header's is 4 bytes of a number that can be greater, or 0; and the checksum.
+This module keeps what an event's meaning depends on but the event does not contain: the file, the byte in it, and
+whether there are checksums. The byte is counted, because the event's header has only its lowest 4 bytes, or 0.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from dblog.sources.mysql.packets import Packets
 
 try:
     from isal.isal_zlib import crc32
-except ImportError:  # it is not on every platform; the same, at an eighth of the speed
+except ImportError:  # not available on every platform; zlib is eight times slower
     from zlib import crc32
 
 CHECKSUM = 4
 MOST_FILES = 1000
-"""Of so many files it is remembered when they were begun."""
+"""For how many files the creation time is remembered."""
 
 _CONTROL = np.zeros(256, np.bool_)
 _CONTROL[[Type.rotate, Type.format, Type.heartbeat, Type.heartbeat_v2]] = True
 
 _ARTIFICIAL = 0x20
-"""The flag of an event that the server has made up for us: it is in no file."""
+"""The flag of an event that the server has generated for us: it is in no file."""
 _INTACT = 0x2144DF1C
 """The CRC-32 of anything followed by its own CRC-32."""
 
 
 class EventReader:
-    """Events from a position on, which must be that of an event. What lies before it is not given. `shift` is added to
-    the numbers of files. It notes in `files` when each was begun; the first must have been at `created`, if that is
-    known."""
+    """Reads events from a position on, which must be the position of an event.
+
+    `shift` is added to the numbers of files. The creation time of each file is stored in `files`; that of the first
+    file must be `created`, unless that is 0."""
 
     def __init__(self, begin: int, shift: int = 0, files: dict[int, int] | None = None, created: int = 0) -> None:
         self._begin = begin
@@ -54,11 +55,11 @@ class EventReader:
 
     @property
     def position(self) -> int:
-        """Of what comes next."""
+        """The position of the next event."""
         return position(self._file, self._byte)
 
     def read(self, packets: Packets) -> Iterator[Events]:
-        """The events of some packets. Raises ServerError for what the server says instead."""
+        """The events of some packets. Raises ServerError if the server has sent an error instead."""
         if not len(packets):
             return
         base = int(packets.start[0])
@@ -84,7 +85,7 @@ class EventReader:
             first = number + 1
 
     def _apart(self, raw: Raw, kind: int, at: int, end: int) -> Iterator[Events]:
-        """An event that comes alone: because others depend on it, or because of its size."""
+        """Handle an event by itself: others depend on it, or it is large."""
         event = raw.data[at:end].tobytes()
         if kind == Type.payload:
             for events in self._events(raw, np.array([kind], np.uint8), np.array([at]), np.array([end])):
@@ -97,7 +98,7 @@ class EventReader:
             raise _damaged()
 
     def _rotate(self, event: bytes) -> None:
-        """The log goes on in another file. Whether one that was made up has a checksum is not said anywhere."""
+        """Go on in another file. Nothing says whether a generated rotate event has a checksum, so both are tried."""
         made_up = _made_up(event)
         checked = crc32(event) == _INTACT
         if not checked and self._checksum and not made_up:
@@ -116,7 +117,8 @@ class EventReader:
         self._fresh = True
 
     def _format(self, event: bytes) -> None:
-        """The beginning of a file; also sent, made up, when reading begins further on."""
+        """Handle the first event of a file. The server also generates it when reading starts in the middle of a
+        file."""
         algorithm = event[-5]
         if algorithm not in (0, 1):
             raise DecodeError(f"the log has checksums of kind {algorithm}, which is not known")
@@ -140,13 +142,14 @@ class EventReader:
         size = end - at
         if self._checksum:
             data = raw.data.data
-            # All in C: this is the only step that takes events one by one.
+            # Only calls into C: this is the only step that handles events one by one.
             found = map(crc32, map(data.__getitem__, map(slice, at.tolist(), end.tolist())))
             if np.any(np.fromiter(found, np.int64, len(at)) != _INTACT):
                 raise _damaged()
             end = end - CHECKSUM
         said = raw.le32(at + 13)
-        # That a file is encrypted is said again, without a position, when reading begins further on.
+        # When reading starts in the middle of an encrypted file, the event that says so comes again, without a
+        # position.
         made_up = (raw.le32(at + 17) & np.uint32(_ARTIFICIAL) != 0) | ((kind == Type.start_encryption) & (said == 0))
         counted = np.where(made_up, 0, size)
         after = self._byte + np.cumsum(counted)

@@ -1,14 +1,15 @@
-"""The log: events to runs of typed change batches.
+"""The log: from events to runs of typed change batches.
 
-What has arrived is decoded as a whole. Transactions, ordinals and tables are arrays over the events; the row events of
-a table are decoded together (`rows`). Only table maps that were not seen before, statements and watermarks, which are
-rare, are looked at one at a time.
+All events that have arrived are decoded together. Transactions, ordinals and tables are arrays over the events; the row
+events of a table are decoded together (`rows`). Only new table maps, statements and watermarks are handled one at a
+time; they are rare.
 
-A transaction begins with a GTID event, whose position is the `_lsn` of its changes: it is the one position that is
-known when a large transaction is decoded in parts. It ends with an XID, a COMMIT or, if it is a single statement, with
-that. What outlives a call is the table maps and the transaction in progress: nothing depends on where calls are cut.
+A transaction begins with a GTID event. Its position is the `_lsn` of the changes, because it is already known when a
+large transaction is decoded in parts. The transaction ends with an XID event, a COMMIT or, if it is a single statement,
+with that. Between calls the decoder keeps the table maps and the open transaction, so the result does not depend on
+where the packets are cut.
 
-Of a transaction that was delivered already, only its beginning and its end are looked for: it may hold anything.
+Only the beginning and the end of a transaction that was already delivered are read. Its contents are ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Transaction:
     delivered: bool = False
     changes: int = 0
     several: bool = False
-    """It is not a single statement."""
+    """Whether it is more than a single statement."""
     token: str | None = None
     maps: dict[int, Destination] = field(default_factory=dict)
     touched: frozenset[TableName] = frozenset()
@@ -80,12 +81,12 @@ class _Feed:
     xid: Ints
     origin: Names
     delivered: Mask
-    """They are before the place where the stream goes on, in a log that is read from further back."""
+    """Which transactions were already delivered: the log is read from further back than the stream goes on."""
     open: bool
     several: bool
-    """Of the last transaction."""
+    """Whether the last transaction is more than a single statement."""
     stated: list[tuple[int, TableName, bool]]
-    """The tables that a statement has emptied, and whether it has given them other rows."""
+    """For each statement that empties tables: its event, the table, and whether the table gets other rows."""
     tokens: dict[int, str] = field(default_factory=dict)
 
 
@@ -109,8 +110,8 @@ class Decoder:
         created: int = 0,
         lower_case: bool = False,
     ) -> None:
-        """`shift`, `files` and `created` are the reader's. Transactions that have been `delivered` are passed over.
-        `lower_case`: the server's names of tables have no capital letters."""
+        """`shift`, `files` and `created` are those of `EventReader`. `delivered` finds transactions to skip.
+        `lower_case`: the server stores table names in lower case."""
         self._maps = TableMaps(tables, flavor, watermark)
         self._before = before
         self._reader = EventReader(begin, shift, files, created)
@@ -121,32 +122,33 @@ class Decoder:
         self._prepared = PreparedTransactions(tables.prepared)
         self._captured = tables.captured
         self._arrived: set[TableName] = set()
-        """The captured tables that the log has shown to come to their names. What they were before is not known."""
+        """The captured tables that got their name in the log, by a rename or creation. Their earlier rows are
+        unknown."""
         self.redefined = False
-        """The log has shown a statement that defines something."""
+        """Whether the log has shown a statement that changes a definition."""
 
     @property
     def position(self) -> int:
-        """Of what comes next."""
+        """The position of the next event."""
         return self._reader.position
 
     @property
     def inside(self) -> bool:
-        """A transaction has begun and not ended."""
+        """Whether a transaction is open."""
         return self._open is not None
 
     @property
     def awaits(self) -> bool:
-        """Some of what has been delivered has not yet begun in the log."""
+        """Whether some delivered transactions have not begun in the log yet."""
         return self._delivered is not None and self._delivered.awaits
 
     @property
     def passing(self) -> bool:
-        """Some of what has been delivered has not yet come, or the last of it has not ended."""
+        """Whether some delivered transactions have not ended in the log yet."""
         return self._passing
 
     def feed(self, packets: Packets) -> list[Run]:
-        """The runs of the next packets. The last has no position when they end inside a transaction."""
+        """The runs of the next packets. The last run has no position if the packets end inside a transaction."""
         runs: list[Run] = []
         begun = self._open is not None
         for events in self._reader.read(packets):
@@ -190,7 +192,7 @@ class Decoder:
         several = np.append(carried.several, (kind[opened] == Type.mariadb_gtid) & marked)
 
         def is_several(number: int) -> bool:
-            """Whether the transaction of an event has, up to that event, turned out to be more than a statement."""
+            """Whether the event's transaction has more than one statement up to that event."""
             mine = int(transaction[number])
             return bool(several[mine] or begun[number] - (begun[first[mine]] if mine else 0))
 
@@ -216,11 +218,11 @@ class Decoder:
                 lands = statement.commits and not passed[number]
                 self._prepared.end(statement.xa, int(events.position[number]), commits=bool(lands))
             emptied = (*statement.emptied, *self._maps.tables_of(statement.dropped))
-            # When the table of this name went, nobody knew any more how it looked: it is emptied before the next one.
+            # The schema of the former table of this name is unknown, so it is emptied when the next one comes.
             come = (d.table for d in statement.defined if d.arrives and self._maps.is_first(d.table))
             emptied = tuple(dict.fromkeys((*emptied, *come)))
             stated += [(number, table, table in statement.replaced) for table in emptied]
-            # Rows that changed without a trace before it was mended are in no later part of the log.
+            # Rows that changed without a log entry before the table was repaired never come later.
             mended = (d.table for d in statement.defined if d.mends and d.table in self._arrived)
             stated += [(number, table, True) for table in mended if table not in emptied]
             self._arrived |= {d.table for d in statement.defined if d.arrives and self._captured(d.table)}
@@ -247,7 +249,7 @@ class Decoder:
         return feed
 
     def _touched(self, events: Events, transaction: Ints, number: int) -> frozenset[TableName]:
-        """The captured tables that the transaction of an event has changed, up to that event."""
+        """The captured tables that the event's transaction has changed up to that event."""
         mine = transaction[: number + 1] == transaction[number]
         found = self._maps.captured(events, np.flatnonzero(mine & (events.kind[: number + 1] == Type.table_map)))
         return found | self._open.touched if self._open and not transaction[number] else found
@@ -292,7 +294,7 @@ class Decoder:
         base[0] = -self._open.changes if self._open else 0
 
         def told(numbers: Any) -> tuple[Any, Any, Any, Any]:
-            """What `table_batch` asks of events."""
+            """The arguments of `table_batch` for some events."""
             mine = feed.transaction[numbers]
             return feed.lsn[mine], before[numbers] - base[mine], feed.xid[mine], feed.committed_at[mine]
 
@@ -326,8 +328,8 @@ class Decoder:
 
 
 def _check_origins(feed: _Feed, changes: Ints) -> None:
-    """Raise PositionLost when a captured table was changed by a transaction that only this server had, in front of what
-    was delivered: whether its rows are still there, nobody can tell."""
+    """Raise PositionLost if a transaction that only this server has changed captured tables before delivered
+    transactions: it is unknown whether its rows still exist."""
     for number in np.unique(feed.transaction[changes]).tolist():
         if feed.origin[number].startswith(AHEAD):
             who = unmarked(feed.origin[number])
@@ -341,7 +343,7 @@ def _check_origins(feed: _Feed, changes: Ints) -> None:
 
 
 def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str]]:
-    """The `token` of watermarks' new rows, by number of transaction."""
+    """The transaction's number and the `token` of each watermark."""
     if "token" not in batch.schema.names:
         raise DecodeError("the watermark table has no column 'token'")
     for number, op, token in zip(
@@ -357,8 +359,9 @@ def _cut(
     rows: Ints,
     replaced: list[tuple[int, TableName]],
 ) -> Iterator[Run]:
-    """The runs. One ends with every watermark's transaction and with the last commit; an open transaction is a run of
-    its own. `rows` counts the rows in front of each event; `replaced` are tables and the events that did it."""
+    """The runs. A run ends after each watermark's transaction and after the last commit; an open transaction is its own
+    run. `rows` has the number of rows before each event; `replaced` has replaced tables and the events that replaced
+    them."""
     size = np.append(0, np.cumsum(feed.events.size))
     number = feed.transaction[feed.commits]
     marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
@@ -386,7 +389,7 @@ def _cut(
     for end, run in cuts:
         changes = []
         for schema, batch, event in batches:
-            # cut where a table is emptied: what comes before that, and what comes after it, stays so
+            # Cut where a table is emptied, so that changes stay before or after the truncate.
             low, high = np.searchsorted(event, [begin, end])
             emptied = np.clip(np.searchsorted(event, [number for number, _, _ in feed.stated]), low, high)
             for first, last in pairwise(sorted({int(low), *emptied.tolist(), int(high)})):

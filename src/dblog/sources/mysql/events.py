@@ -17,12 +17,12 @@ from dblog.sources.columns import Raw
 
 HEADER = 19
 FIRST = 4
-"""Where a file's first event lies."""
+"""The byte of a file's first event."""
 BYTE_BITS = 40
 
 
 class Type(IntEnum):
-    """Those that have a meaning here."""
+    """The types of events that the decoder uses."""
 
     query = 2
     stop = 3
@@ -48,10 +48,10 @@ ROWS = frozenset({23, 24, 25, 30, 31, 32, Type.partial_update})
 ROWS_COMPRESSED = frozenset(range(166, 172))
 BEGINS = frozenset({Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid})
 
-# What accompanies statements (INTVAR, RAND, USER_VAR), tells the text of a statement whose rows follow (ROWS_QUERY,
-# ANNOTATE_ROWS), lists what came before (PREVIOUS_GTIDS, GTID_LIST), or is between servers (TRANSACTION_CONTEXT,
-# VIEW_CHANGE, BINLOG_CHECKPOINT), beside what has a meaning. A file that is encrypted says so (START_ENCRYPTION), and
-# the server decrypts it for its readers.
+# All known types: those above, and types that can be ignored. The latter accompany statements (INTVAR, RAND, USER_VAR),
+# have the text of a statement whose rows follow (ROWS_QUERY, ANNOTATE_ROWS), list earlier transactions (PREVIOUS_GTIDS,
+# GTID_LIST), or are meant for other servers (TRANSACTION_CONTEXT, VIEW_CHANGE, BINLOG_CHECKPOINT). START_ENCRYPTION
+# marks an encrypted file, which the server decrypts for its readers.
 KNOWN = np.zeros(256, np.bool_)
 KNOWN[[5, 13, 14, 29, 35, 36, 37, 160, 161, 163]] = True
 KNOWN[[Type.query, Type.stop, Type.xid, Type.xa_prepare, Type.table_map, Type.start_encryption, *ROWS, *BEGINS]] = True
@@ -83,19 +83,19 @@ class Events:
     raw: Raw
     kind: Bytes
     start: Ints
-    """Where the body begins."""
+    """The start of each body in `raw`."""
     end: Ints
-    """Where the body ends."""
+    """The end of each body in `raw`."""
     when: Ints
     """Seconds since 1970."""
     position: Ints
-    """Of the event in the log."""
+    """The position of each event in the log."""
     after: Ints
-    """Of what follows it."""
+    """The position after each event."""
     size: Ints
-    """Bytes received for it."""
+    """Bytes received for each event."""
     fresh: bool = False
-    """They are the first of a file. A transaction that was begun in the one before never ended."""
+    """Whether these are the first events of a file. A transaction that was open in the file before has never ended."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -108,14 +108,14 @@ class Events:
 
 
 def unknown(kind: int) -> DecodeError | PositionLost:
-    """The error for a type that is not read."""
+    """The error for a type of event that is not supported."""
     if kind == Type.incident:
         return PositionLost("the server says that its log has lost changes", hint="start with a new dump")
     return DecodeError(f"the log has an event of type {kind}, which is not supported", hint=_REFUSED.get(kind))
 
 
 def packed(body: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and where it ends."""
+    """A length-encoded integer at `at`, and the index after it."""
     first = body[at]
     if first < 251:
         return first, at + 1

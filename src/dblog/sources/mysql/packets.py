@@ -1,7 +1,7 @@
 """Packets from the connection's socket, many at a time.
 
-A packet is a length of three bytes, a number that counts packets, and its payload. One of the greatest length goes on
-in the next. What has arrived lies in one buffer; whoever reads takes whole packets from its front.
+A packet is a length of three bytes, a sequence number, and its payload. A packet of the greatest length continues in
+the next one. All received bytes are in one buffer; the reader takes complete packets from its front.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dblog.errors import DecodeError
 
 HEADER = 4
 LONGEST = 0xFFFFFF
-"""A packet of this length goes on in the next one."""
+"""The greatest length of a packet. Such a packet continues in the next one."""
 ROOM = 8 << 20
 
 _LENGTH = Struct("<HB").unpack_from
@@ -30,7 +30,7 @@ _LOST = 2013
 
 @dataclass(frozen=True, eq=False)
 class Packets:
-    """Payloads where they lie."""
+    """Payloads of packets, as slices of the buffer."""
 
     data: Bytes
     start: Ints
@@ -44,9 +44,9 @@ class Packets:
 
 
 class Receiver:
-    """The packets of a socket, with or without TLS. `number` is that of the first.
+    """The packets of a socket, with or without TLS. `number` is the sequence number of the first.
 
-    Raises ServerError when the connection ends or breaks, which `connect.translating` knows.
+    Raises ServerError when the connection ends or breaks; `connect.translating` translates it.
     """
 
     def __init__(self, source: socket.socket, number: int) -> None:
@@ -54,14 +54,14 @@ class Receiver:
         self._number = number
         self._make_room(ROOM)
         self._have = 0
-        """Bytes in the room."""
+        """Received bytes in the buffer."""
         self._split = 0
-        """Of which this many are packets that have been found."""
+        """How many of these bytes are split into packets."""
         self._packets: list[Packets] = []
 
     @property
     def packets(self) -> Packets:
-        """What has arrived. Valid until the next call of a method."""
+        """The complete packets. Valid until the next call of a method."""
         self._packets = [_joined(self._data, self._packets)]
         return self._packets[0]
 
@@ -69,7 +69,8 @@ class Receiver:
         return sum(map(len, self._packets))
 
     def receive(self, timeout: float, most: int) -> int:
-        """Take what is there, up to `most` bytes, waiting only for the first of them; how many bytes."""
+        """Receive up to `most` bytes, and return their number. Waits at most `timeout` seconds, for the first byte
+        only."""
         received = 0
         while received < most:
             if self._have == len(self._data):
@@ -82,7 +83,7 @@ class Receiver:
             except OSError as error:
                 raise ServerError(_LOST, f"the connection broke: {error}") from error
             if not count and received:
-                break  # what it said last comes first
+                break  # deliver the last bytes before the error
             if not count:
                 raise ServerError(_LOST, "the server closed the connection")
             self._have += count
@@ -92,9 +93,9 @@ class Receiver:
         return received
 
     def gather(self, nbytes: int, timeout: float) -> None:
-        """Let so many bytes come together, but wait no longer than that for them: to look at every few of them would
-        cost more than to decode them."""
-        with suppress(OSError, AttributeError):  # where there is no such option, or not for such a socket
+        """Wait until `nbytes` have arrived, at most `timeout` seconds. Many small reads would cost more than the
+        decoding."""
+        with suppress(OSError, AttributeError):  # the platform or the socket may not have this option
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
             try:
                 waiting = select.poll()
@@ -104,7 +105,7 @@ class Receiver:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def drop(self, count: int) -> None:
-        """Forget the first packets."""
+        """Remove the first `count` packets."""
         packets, room = self.packets, self._data
         end = int(packets.start[count]) - HEADER if count < len(packets) else self._split
         left = self._have - end
@@ -120,11 +121,11 @@ class Receiver:
         self._data[: self._have] = data[: self._have]
 
     def _make_room(self, size: int) -> None:
-        self._room = bytearray(size)  # of which numbers are read faster than of an array
+        self._room = bytearray(size)  # struct reads numbers faster from it than from an array
         self._data: Bytes = np.frombuffer(self._room, np.uint8)
 
     def _find(self) -> None:
-        """Find the packets that are complete."""
+        """Split the received bytes into packets."""
         while True:
             self._short()
             parts = self._long(self._split)
@@ -135,7 +136,8 @@ class Receiver:
             self._packets.append(Packets(self._data, np.array([start]), np.array([end])))
 
     def _short(self) -> None:
-        """Those up to the next that is long. Each says where the next begins, so they are walked one by one."""
+        """Split the packets up to the next long one. The length of each gives the start of the next, so this is a
+        loop."""
         room, at = self._room, self._split
         last = self._have - HEADER
         bounds = [at]
@@ -161,7 +163,7 @@ class Receiver:
         self._number += len(begins)
 
     def _long(self, at: int) -> list[int] | None:
-        """Where the packets of a long payload lie, the first at `at`; None when they have not all arrived."""
+        """The starts of the packets of a long payload, the first at `at`; None if they have not all arrived."""
         parts: list[int] = []
         size = LONGEST
         while size == LONGEST:
@@ -177,7 +179,7 @@ class Receiver:
         return int(low | high << 16)
 
     def _join(self, parts: list[int]) -> tuple[int, int, int]:
-        """Move the payloads together; where they begin and end, and where the next packet begins."""
+        """Move the payloads together. Returns their start and end, and the start of the next packet."""
         start = end = parts[0] + HEADER
         for part in parts:
             size = self._size(part)

@@ -1,8 +1,8 @@
 """Where in a server's log a stream goes on.
 
-On the server that a position is of, there. On another one of the cluster files have other numbers: there the place is
-found by its GTIDs. The last file that begins before it is read from its beginning, and what was delivered is passed
-over. The new files' numbers are shifted, so that positions grow all the same.
+On the server whose log the position counts, it goes on at the position. On another server of the cluster the files have
+other numbers, and the GTIDs of the coordinate decide: the last file that begins before them is read from its beginning,
+and delivered transactions are skipped. The new file numbers are shifted, so that positions go on growing.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ OTHER = (
 
 @dataclass(frozen=True)
 class Resumption:
-    """From which position on to read, as `coordinate` has it, and what to pass over."""
+    """The position to read from, counted as in `coordinate`, and a filter for transactions to skip."""
 
     position: int
     coordinate: Coordinate
     delivered: DeliveredFilter | None
     first: Gtids | None = None
-    """What is before the position in this log."""
+    """The transactions before the position in this log."""
     until: int = 0
-    """The end of the log, in front of which everything lies that was delivered."""
+    """The end of the log. All delivered transactions are before it."""
 
 
 class ServerLog:
-    """What a server says of its log."""
+    """Queries about a server's log."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -54,8 +54,8 @@ class ServerLog:
         return self.flavor.name == "MariaDB"
 
     def end(self) -> int:
-        """The position of the end of the log, as of the last transaction that selects see or any later one."""
-        if self.mariadb:  # for which a user needs no right
+        """The position of the end of the log: not before the last transaction that selects see."""
+        if self.mariadb:  # this query needs no privilege
             said = dict(self._all("show status like 'binlog\\_snapshot\\_%'"))
             name, at = said.get("Binlog_snapshot_file"), said.get("Binlog_snapshot_position", 0)
         else:
@@ -66,31 +66,31 @@ class ServerLog:
         return position(_number(name), int(at))
 
     def name(self) -> str:
-        """The server's own, which no other server of its cluster has."""
+        """A name of the server that no other server of its cluster has."""
         return str(self._one("select @@global.server_id" if self.mariadb else "select @@global.server_uuid"))
 
     def executed(self) -> str:
-        """The GTIDs of all transactions that are in the log and that selects see."""
+        """The GTIDs of all transactions in the log that selects see."""
         if self.mariadb:
             return self.gtids_at(self.end()) or ""
         return "".join(str(self._one("select @@global.gtid_executed") or "").split())
 
     def state(self) -> str:
-        """MariaDB: the last GTID of every domain and server that the log has had."""
+        """MariaDB: the last GTID of every domain and server in the log."""
         return str(self._one("select @@global.gtid_binlog_state") or "")
 
     def gtids_at(self, at: int) -> str | None:
-        """MariaDB: those before a position; None when there is no such."""
+        """MariaDB: the GTID position at a position of the log; None if the log does not have it."""
         file, byte = file_and_byte(at)
         found = self._one("select binlog_gtid_pos(%s, %s)", file_name(self._connection, file), byte)
         return None if found is None else str(found)
 
     def files(self) -> dict[str, int]:
-        """The names of its files, in order, and how large they are."""
+        """The log's files in order: their names and sizes in bytes."""
         return {str(row[0]): int(row[1]) for row in self._all("show binary logs")}
 
     def check(self, at: int) -> None:
-        """Raise PositionLost unless the log has files up to a position of this server."""
+        """Raise PositionLost unless the log has this position of the server."""
         sizes = {_number(name): size for name, size in self.files().items()}
         file, byte = file_and_byte(at)
         where = f"file {file}, byte {byte}"
@@ -100,7 +100,7 @@ class ServerLog:
             raise PositionLost(f"the server's log ends before {where}", hint=RESET)
 
     def first_gtids(self, file: str) -> Gtids:
-        """Those before the beginning of a file."""
+        """The GTIDs of the transactions before the beginning of a file."""
         events = self._all(f"show binlog events in '{file}' limit 3")
         said = {row[2]: str(row[5]) for row in events}
         if self.mariadb:
@@ -119,9 +119,12 @@ class ServerLog:
 
 
 def begin(log: ServerLog, write: Callable[[], object] | None) -> Resumption:
-    """Where a new stream begins. On MySQL a transaction gets into the log before it gets into the GTIDs, so these are
-    asked for later, and what they have beyond the position is passed over: with `write`, which commits something, after
-    that has committed, because commits are in order. Without it the file is read from its beginning."""
+    """Where a new stream begins.
+
+    On MySQL a transaction is in the log before it is in the server's GTIDs. So the GTIDs are read after the position,
+    and the stream skips the transactions after the position that they contain. With `write`, which commits a
+    transaction, they are read after that commit, because commits are in order. Without `write` the file is read from
+    its beginning."""
     if log.mariadb:
         at = log.end()
         gtids = GtidPosition.begun(log.gtids_at(at) or "", log.state())
@@ -151,20 +154,20 @@ def resume(log: ServerLog, at: int, known: str | None) -> Resumption:
     if not log.mariadb:
         log.check(own)
         return Resumption(at, coordinate, gtids.delivered() if coordinate.gtids else None, gtids)
-    if file_and_byte(own)[0] < _number(next(iter(log.files()))):  # purged: perhaps nothing was in between
+    if file_and_byte(own)[0] < _number(next(iter(log.files()))):  # purged: there may be no transaction in between
         return _by_gtids(log, at, coordinate, gtids)
     log.check(own)
     here = log.gtids_at(own)
     if here is None or str(log.flavor.gtids.parse(here)) != coordinate.gtids:
         raise PositionLost(
-            f"the server's log has other transactions before our place than {coordinate.gtids}", hint=RESET
+            f"the server's log has other transactions before our position than {coordinate.gtids}", hint=RESET
         )
     return Resumption(at, coordinate, None, gtids)
 
 
 def repeat(log: ServerLog, at: int, start: str | None, end: str | None) -> Resumption | None:
-    """How to read exactly the transactions between the places of two offsets again, which may lie otherwise in this
-    log; None when it is the log that both offsets count."""
+    """How to read exactly the transactions between two offsets again from this log, where they may be at other
+    positions. None if the positions of both offsets count this log."""
     found, last = resume(log, at, start), Coordinate.parse(end)
     if found.first is None or found.coordinate.log == Coordinate.parse(start).log == last.log:
         return None
@@ -178,7 +181,7 @@ def repeat(log: ServerLog, at: int, start: str | None, end: str | None) -> Resum
 def _by_gtids(log: ServerLog, at: int, coordinate: Coordinate, gtids: Gtids) -> Resumption:
     if not coordinate.gtids:
         raise PositionLost(
-            "this is not the log that the checkpoint is of, and without GTIDs its place cannot be found", hint=OTHER
+            "this is not the log that the checkpoint is of, and without GTIDs its position cannot be found", hint=OTHER
         )
     _check_executed(log, gtids)
     shift = file_and_byte(at)[0] + 1

@@ -1,7 +1,7 @@
-"""The change log over the replication protocol: ask for it from a place on, receive, hand to the decoder.
+"""The change log over the replication protocol: request it from a position, receive it, pass it to the decoder.
 
-Packets are taken as they come and decoded together, whole transactions at a time; only of a transaction that is larger
-than `PART_BYTES` are parts decoded before it has arrived completely.
+The packets that have arrived are decoded together, as whole transactions. Only a transaction of more than `PART_BYTES`
+is decoded in parts before it has arrived completely.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ TAKE_BYTES = 4 << 20
 PART_BYTES = 8 << 20
 HEARTBEAT_SECONDS = 1
 SILENCE_SECONDS = 30
-"""After so many seconds without a heartbeat the server is not there any more."""
+"""Seconds without a heartbeat after which the connection counts as lost."""
 PATIENCE_SECONDS = 31_536_000
-"""How long the server may wait for us to read on: we stop reading while nobody takes what has been read."""
+"""How long the server waits for us to read on, in seconds (a year): we stop reading at the read-ahead limit."""
 
 _REGISTER, _DUMP = 0x15, 0x12
 _GTID_CAPABILITY = 4
-"""Without it MariaDB sends other events in the place of those that older replicas do not know."""
+"""The capability to tell MariaDB. Without it MariaDB replaces newer events by others, for older replicas."""
 _ALL_EVENTS = 2
-"""Without it MariaDB leaves out the texts of statements, and places can no longer be counted. To MySQL it says that we
-know its newer heartbeats."""
+"""A flag of the request. Without it MariaDB leaves out the texts of statements, and positions cannot be counted. To
+MySQL it means that we understand its newer heartbeats."""
 _DENIED = 1045
 
-# The kinds of events that end nothing: what is behind the last other one may be the beginning of a transaction.
+# Kinds of events that never end a transaction. After the last event of another kind a transaction may have begun.
 _GOES_ON = np.zeros(256, np.bool_)
 _GOES_ON[[5, 13, 14, Type.table_map, 23, 24, 25, 29, 30, 31, 32, Type.partial_update, 160, *range(166, 172)]] = True
 _GOES_ON[[Type.gtid, Type.anonymous, Type.gtid_tagged, Type.mariadb_gtid]] = True
 
 
 class MySQLLog:
-    """A server's log from a position on (`sources.base.LogStream`). No two readers of a server may have the same
-    `server_id`: the server ends the session of the one that came first."""
+    """A server's log from a position on (`sources.base.LogStream`).
+
+    Every reader of a server needs its own `server_id`: the server ends the older session of two with the same id."""
 
     def __init__(
         self,
@@ -61,8 +62,9 @@ class MySQLLog:
         until: int = 0,
         check: Callable[[int], None] = lambda at: None,
     ) -> None:
-        """`coordinate.shift` maps the position's file number to the server's own. Up to `until` the log must have shown
-        what was delivered. `check` says why the server's log does not go on at a position of its own."""
+        """`coordinate.shift` maps the position's file number to the server's own. All delivered transactions must come
+        before `until`. `check` raises an error that says why the server's log does not go on at one of its
+        positions."""
         coordinate = coordinate or Coordinate()
         self._check, self._shift = check, position_of(coordinate.shift, 0)
         self._decoder = decoder
@@ -78,7 +80,7 @@ class MySQLLog:
             raise
 
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
-        """The server sends a commit at once, whoever waits for it, so `eager` makes no difference."""
+        """The server sends every commit at once, so `eager` has no effect."""
         try:
             return self._read(time.monotonic() + timeout)
         except PositionLost:
@@ -124,7 +126,7 @@ class MySQLLog:
 
     @property
     def idle_position(self) -> int:
-        """All that the server has logged is sent to us, so what has arrived is all that there is up to here."""
+        """The server sends its whole log, so everything up to here has arrived."""
         return 0 if len(self._packets) or self._decoder.inside else self._decoder.position
 
     @property
@@ -136,20 +138,20 @@ class MySQLLog:
         return redefined
 
     def acknowledge(self, position: int) -> None:
-        """The server keeps its log whoever has read it."""
+        """The server keeps its log for a fixed time, so there is nothing to acknowledge."""
 
     def close(self) -> None:
         self._connection._force_close()
 
 
 def _complete(packets: Packets) -> int:
-    """How many packets there are up to the last that may end a transaction."""
-    # An answer that is no event has no kind: it is passed on at once.
+    """The number of packets up to the last one that may end a transaction."""
+    # A packet that is not an event, like an error, has no kind: it is passed on at once.
     short = packets.end - packets.start < 6
     kind = packets.data[np.where(short, packets.start, packets.start + 5)]
     stops = np.flatnonzero(short | (packets.data[packets.start] != 0) | ~_GOES_ON[kind])
     for number in stops[::-1].tolist():
-        # A QUERY event that says BEGIN; a checksum may follow.
+        # A QUERY event with the text BEGIN; a checksum may follow.
         if kind[number] != Type.query or b"\0BEGIN" not in bytes(
             packets.data[packets.end[number] - 10 : packets.end[number]]
         ):
@@ -158,7 +160,7 @@ def _complete(packets: Packets) -> int:
 
 
 def _dump(connection: Connection, position: int, shift: int, server_id: int) -> socket.socket:
-    """Ask for the log; the socket that it comes from."""
+    """Request the log, and return the socket that it comes from."""
     file, byte = file_and_byte(position)
     name = file_name(connection, file - shift).encode()
     with connection.cursor() as cursor:
@@ -168,7 +170,7 @@ def _dump(connection: Connection, position: int, shift: int, server_id: int) -> 
             f"@mariadb_slave_capability = {_GTID_CAPABILITY}"
         )
         cursor.execute(f"set session net_write_timeout = {PATIENCE_SECONDS}")
-    # Host, user, password and port say nothing: the server only shows them.
+    # Host, user, password and port are empty: the server only shows them in its list of replicas.
     connection._execute_command(_REGISTER, pack("<I3xHII", server_id, 0, 0, 0))
     try:
         connection._read_ok_packet()
@@ -177,7 +179,7 @@ def _dump(connection: Connection, position: int, shift: int, server_id: int) -> 
             raise
         denied = f"opening the log failed: {error.args[1]}"
         raise PreconditionFailed(denied, hint="grant replication slave on *.* to the user in the URL") from error
-    # The byte has 4 bytes here. A transaction can end beyond them; what follows in its file is read from the beginning.
+    # The request has 4 bytes for the byte in the file. A file can be longer: then it is read from its beginning.
     byte = byte if byte < 1 << 32 else FIRST
     connection._execute_command(_DUMP, pack("<IHI", byte, _ALL_EVENTS, server_id) + name)
     source: socket.socket = connection._sock

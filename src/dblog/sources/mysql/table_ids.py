@@ -1,7 +1,7 @@
-"""Which table the rows of an event are of.
+"""The table of each row event.
 
-A row event has the number of a table, and a table map before it in the same transaction says which table that is and
-how its rows look. A table that is opened again has a new number.
+A row event has a table's number. A table map earlier in the same transaction gives the table of that number and the
+layout of its rows. A table that the server opens again gets a new number.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ IS_ROWS = np.zeros(256, np.bool_)
 IS_ROWS[[*ROWS, *ROWS_COMPRESSED]] = True
 
 MOST_MAPS = 10_000
-"""How many table maps are remembered."""
+"""How many table maps are remembered at most."""
 _NUMBER = np.uint64((1 << 48) - 1)
 
 
 class CapturedTables(Protocol):
-    """Which tables are captured, and how they look."""
+    """The captured tables and their schemas, for the decoder."""
 
     def captured(self, table: TableName) -> bool: ...
 
     def met(self, table: TableName) -> bool:
-        """Whether a captured table has been there in this life. What went before that could not be emptied."""
+        """Whether a captured table has existed since this process started. Before that it had no rows to empty."""
         ...
 
     def of_schema(self, schema: str) -> Collection[TableName]:
-        """Those that are captured."""
+        """The captured tables of a schema."""
         ...
 
     def schema(self, mapped: TableMap) -> TableSchema:
-        """Of a captured table or the watermarks, as the log describes it; may leave out columns."""
+        """The schema of a captured table or the watermark table, as the log describes it; may leave out columns."""
         ...
 
     def completed(self, mapped: TableMap) -> TableMap:
-        """A map of a log that does not name columns, with what the catalog says."""
+        """A table map without column names, completed from the catalog."""
         ...
 
     def check(self, said: Definition) -> None:
-        """Raise when a captured table that a statement in the log has defined cannot be followed, or could not."""
+        """Raise if a captured table cannot be followed, or could not between two definitions, after a statement."""
         ...
 
     def prepared(self, name: str, before: int) -> Collection[TableName] | None:
-        """The captured tables that an XA transaction has changed whose rows are in the log before a position; None
-        when the log no longer shows that."""
+        """The captured tables that an XA transaction has changed, whose rows are in the log before a position. None if
+        the log does not have them any more."""
         ...
 
     def latest(self, table: TableName) -> TableSchema | None:
-        """Of a captured table that the log has not yet described; None when there never was such a table."""
+        """The schema of a captured table that the log has not described yet; None if the table has never existed."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Destination:
-    """Where the rows of a table map go: to a table, to the watermarks, or nowhere."""
+    """Where the rows of a table map go: to a table, to the watermarks, or nowhere (`layout` is None)."""
 
     table: TableName
     layout: Layout | None
@@ -76,7 +76,7 @@ class Destination:
 
 
 class TableMaps:
-    """The table maps of a log so far."""
+    """The table maps that the log has shown."""
 
     def __init__(self, tables: CapturedTables, flavor: Flavor, watermark: TableName) -> None:
         self._tables = tables
@@ -90,7 +90,7 @@ class TableMaps:
         return () if schema is None else self._tables.of_schema(schema)
 
     def is_first(self, table: TableName) -> bool:
-        """Whether a table is captured and has not been there in this life."""
+        """Whether a captured table is seen for the first time since this process started."""
         return self._tables.captured(table) and not self._tables.met(table)
 
     def schema(self, table: TableName) -> TableSchema | None:
@@ -100,13 +100,13 @@ class TableMaps:
         return self._schemas.get(table) or self._tables.latest(table)
 
     def check(self, said: Iterable[Definition]) -> None:
-        """See that the tables that a statement has defined, those of them that are captured, can be followed."""
+        """Raise if a captured table cannot be followed any more after these definitions."""
         for one in said:
             if self._tables.captured(one.table):
                 self._tables.check(one)
 
     def captured(self, events: Events, maps: Ints) -> frozenset[TableName]:
-        """The captured tables, and the watermarks, among those that some table maps name."""
+        """The captured tables and the watermark table among those that these table maps name."""
         start = events.start[maps]
         bodies = columns.binary(Cells(events.raw, start, events.end[maps] - start)).unique().to_pylist()
         tables = set(map(_table_name, bodies))
@@ -115,10 +115,10 @@ class TableMaps:
     def targets(
         self, events: Events, transaction: Ints, carried: Mapping[int, Destination], passed: Mask
     ) -> tuple[dict[int, Destination], list[tuple[Destination, Ints]]]:
-        """The table maps that hold in the last transaction, by number; and each target with its row events, in order.
+        """The destinations by table number in the last transaction; and each destination with its row events, in order.
 
-        `transaction` numbers the events' transactions; `carried` holds in the one that has the number 0. Events that
-        are `passed` over are not looked at: it may be that nobody can read them any more."""
+        `transaction` has the transaction's number of each event; `carried` are the destinations in transaction 0.
+        Events of skipped transactions (`passed`) are not read: they may be unreadable."""
         mapped, rows = (
             np.flatnonzero(found & ~passed) for found in (events.kind == Type.table_map, IS_ROWS[events.kind])
         )
@@ -141,7 +141,7 @@ class TableMaps:
         return holding, list(_split(rows, where, targets))
 
     def _described(self, events: Events, mapped: Ints) -> tuple[list[Destination], Ints]:
-        """The targets of table maps, each different one once, and for each map its index among them."""
+        """The distinct destinations of table maps, and for each map the index of its destination."""
         start = events.start[mapped]
         coded = columns.binary(Cells(events.raw, start, events.end[mapped] - start)).dictionary_encode()
         if len(self._targets) > MOST_MAPS:
@@ -151,7 +151,8 @@ class TableMaps:
         for body in coded.dictionary.to_pylist():
             known = self._targets.get(body)
             if known is None or (known.layout is None and self._tables.captured(known.table)):
-                # Of two maps that differ only in the number, the rows are to stay together.
+                # Maps that differ only in the table's number get the same destination, so that their rows stay
+                # together.
                 target = self._target(body)
                 self._targets[body] = self._same.setdefault((target.table, target.layout), target)
             targets.append(self._targets[body])
@@ -182,10 +183,10 @@ def _numbers(events: Events, which: Ints) -> Ints:
 
 
 def _last_before(mapped: Ints, of_map: Ints, rows: Ints, of_row: Ints) -> Ints:
-    """For each row event the last map of its table before it, as an index into the maps; -1 when there is none."""
+    """For each row event the index of the last map of its table before it; -1 without one."""
     number, table = np.append(mapped, rows), np.append(of_map, of_row)
     order = np.lexsort((number, table))
-    # Sorted by table, and then as in the log, it is the last map that comes before, if that is of the same table.
+    # Sorted by table and then by log order, it is the last map before the event, if that is of the same table.
     latest = np.maximum.accumulate(np.where(order < len(mapped), np.arange(len(order)), -1))
     found = np.where((latest >= 0) & (table[order[latest]] == table[order]), order[latest], -1)
     source = np.empty(len(order), np.int64)
@@ -194,7 +195,7 @@ def _last_before(mapped: Ints, of_map: Ints, rows: Ints, of_row: Ints) -> Ints:
 
 
 def _split(rows: Ints, where: Ints, targets: list[Destination]) -> Iterator[tuple[Destination, Ints]]:
-    """Each target's row events."""
+    """Each destination with its row events."""
     unique: dict[int, int] = {}
     indexes = np.array([unique.setdefault(id(t), n) for n, t in enumerate(targets)], np.int64)
     where = indexes[where]

@@ -1,4 +1,4 @@
-"""GTID events: who a transaction is, and when it was committed."""
+"""GTID events: the name of a transaction, and the time of its commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dblog.sources.mysql.events import HEADER, Events, Type
 _TIMED = 49
 """Bytes of MySQL's GTID event up to and including the time of the commit."""
 _SERVER = 5 - HEADER
-"""Where the header of an event has its server, seen from the body."""
+"""The offset of the server id in an event's header, relative to the body."""
 
 
 def names(events: Events, begins: Ints) -> tuple[Names, Ints]:
@@ -40,8 +40,8 @@ def names(events: Events, begins: Ints) -> tuple[Names, Ints]:
 
 
 def committed_at(events: Events, begins: Ints) -> Ints:
-    """When transactions committed, on the server that they were first committed on: MariaDB says the second, MySQL the
-    microsecond. A replica of MySQL notes its own time and, behind it, the first server's."""
+    """The commit time of transactions on their first server: in seconds on MariaDB, in microseconds on MySQL. A MySQL
+    replica writes its own time and after it the first server's."""
     kind, start = events.kind[begins], events.start[begins]
     timed = ((kind == Type.gtid) | (kind == Type.anonymous)) & (events.end[begins] - start >= _TIMED)
     own = events.raw.le64(np.where(timed, start + 42, 0)).view(np.int64)
@@ -52,8 +52,8 @@ def committed_at(events: Events, begins: Ints) -> Ints:
 
 
 class _Fields:
-    """The serialisation of MySQL's newer events: numbers take 1 to 9 bytes, and the first says by its lowest bits, all
-    ones up to a zero, how many follow it."""
+    """Reads the serialisation of MySQL's newer events. A number takes 1 to 9 bytes: the count of trailing one bits of
+    the first byte is the number of bytes that follow."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -66,7 +66,7 @@ class _Fields:
         return word >> (extra + 1 if extra < 8 else 8)
 
     def signed(self) -> int:
-        """The lowest bit is the sign."""
+        """A number whose lowest bit is the sign."""
         word = self.unsigned()
         return ~(word >> 1) if word & 1 else word >> 1
 

@@ -1,9 +1,9 @@
 """XA transactions: their names in the log, and the tables that one has changed.
 
-The log has an XA transaction in two parts, each with a GTID of its own: the rows, which end with an XA_PREPARE event,
-and, perhaps much later, the statement that commits it or rolls it back. A name is written as the server writes it in
-statements: X'61',X'62',1 for the global part, the branch and the format. One that is committed in one phase is in the
-log only once, and is a transaction like any other.
+An XA transaction is in the log in two parts, each with its own GTID. The first part has the rows and ends with an
+XA_PREPARE event. The second part, perhaps much later, is the statement that commits or rolls it back. A name is written
+as in the server's statements: X'61',X'62',1 for global part, branch and format. An XA transaction that is committed in
+one phase is in the log once, like any other transaction.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _AGAIN = "start with a new checkpoint, which dumps the tables again"
 
 
 class PreparedTransactions:
-    """The XA transactions that are prepared and not ended, with the captured tables that each has changed.
+    """The prepared XA transactions that have not ended, with the captured tables that each has changed.
 
-    `find` looks in the log in front of a position for the tables of one that this reader has not seen."""
+    `find` searches the log before a position for the tables of a transaction that this reader has not seen."""
 
     def __init__(self, find: Callable[[str, int], Collection[TableName] | None]) -> None:
         self._find = find
         self._tables: dict[str, Collection[TableName]] = {}
 
     def prepare(self, body: bytes, touched: Collection[TableName], *, passed: bool) -> None:
-        """An XA_PREPARE event. Raises DecodeError when its transaction has changed captured tables and is not `passed`
-        over: whether and when it is committed is not known, and so not what to deliver."""
+        """Handle an XA_PREPARE event. Raises DecodeError if its transaction has changed captured tables and is not
+        skipped (`passed`): it is unknown whether and when it will be committed."""
         name = _prepared(body)
         if name is None:
             return
@@ -53,8 +53,8 @@ class PreparedTransactions:
         self._tables[name] = touched
 
     def end(self, name: str, position: int, *, commits: bool) -> None:
-        """A prepared transaction is committed, or else rolled back or passed over. Raises PositionLost when it commits
-        changes of captured tables: they are in front of what this stream delivers."""
+        """Handle the end of a prepared transaction: a commit, or a rollback or skipped commit. Raises PositionLost if
+        it commits changes of captured tables, because their rows are before the start of this stream."""
         touched = self._tables.pop(name, None)
         if not commits:
             return
@@ -78,7 +78,7 @@ def _listed(tables: Collection[TableName]) -> str:
 
 
 def _prepared(body: bytes) -> str | None:
-    """The transaction that an XA_PREPARE event prepares; None when the event commits it, in one phase."""
+    """The name of the transaction that an XA_PREPARE event prepares; None if the event commits it in one phase."""
     try:
         one_phase, number, first, second = unpack_from("<BiII", body)
     except StructError as error:
@@ -88,13 +88,13 @@ def _prepared(body: bytes) -> str | None:
 
 
 def written(name: str) -> str:
-    """A transaction's name, equal for all ways in which it may be written."""
+    """A transaction's name in one fixed spelling."""
     return "".join(name.split()).lower()
 
 
 def find_tables(connection: Connection, name: str, before: int) -> set[str] | None:
-    """The tables, as `schema.table`, that the last transaction of this name has changed whose rows the log has in front
-    of a position of the server's; None when the log does not reach back to it."""
+    """The tables (`schema.table`) that the last XA transaction of this name before a position has changed. None if the
+    log does not reach back to it. The position is one of the server's own."""
     number, byte = file_and_byte(before)
     last = file_name(connection, number)
     files = list(ServerLog(connection).files())
@@ -123,7 +123,7 @@ def _in_file(connection: Connection, file: str, name: str, before: int | None) -
 
 
 def _events(connection: Connection, file: str) -> Iterator[tuple[int, str, str]]:
-    """Position, kind and description of the events of a file, as they come: there may be millions."""
+    """Position, kind and description of the events of a file, one at a time: there may be millions."""
     with connection.cursor(pymysql.cursors.SSCursor) as cursor:
         cursor.execute(f"show binlog events in '{file}'")
         row: tuple[Any, ...]
