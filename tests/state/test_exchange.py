@@ -112,3 +112,22 @@ def test_a_request_that_is_gone_gets_no_progress(people: Pipeline, start: Callab
         sync.exchange(10.0)
     assert set(people.store.list("pipelines/shop/progress")) == set()
     assert [e["kind"] for _, e in people.events() if e.get("dump") == dump.id] == []
+
+
+def test_a_store_that_is_replaced_by_another_is_read_anew(
+    people: Pipeline, start: Callable[[], StateSync], tmp_path: Path
+) -> None:
+    sync = start()
+    end_one(sync, people)
+    first = people.submit(Request("public.t"))
+    sync.exchange(10.0)
+    other = Pipeline(open_store(str(tmp_path / "other.db")), "shop")
+    ids = [other.submit(Request("public.u")).id for _ in range(2)]
+    other.store.close()  # with it, everything is in the file
+    people.store.close()
+    for part in ("", "-wal", "-shm"):  # they belong together
+        (tmp_path / f"state.db{part}").rename(tmp_path / f"away.db{part}")
+    (tmp_path / "other.db").replace(tmp_path / "state.db")
+    sync.exchange(10.0)
+    assert first.id not in ids
+    assert [d.id for d in sync.inbox().requests] == ids

@@ -18,11 +18,10 @@ from dblog.core.offset import Offset, Tally
 from dblog.core.schema import TableSchema
 from dblog.core.throttle import Throttle
 from dblog.errors import DBLogError, StateError
-from dblog.state import pipeline as bounds
 from dblog.state.dump_index import DumpIndex
 from dblog.state.events import event
 from dblog.state.mirror import Delivered, mirrored, taken
-from dblog.state.pipeline import Pipeline, request_number
+from dblog.state.pipeline import Pipeline, request_number, too_many
 from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
 from dblog.state.store import Store
 
@@ -224,7 +223,7 @@ class StateSync:
                 self._saved[name] = progress
         if delivered:
             self._let_go(self._index, delivered[-1].dumps)
-        if self._index.ended > bounds.KEEP_ENDED * 1.1 or time.monotonic() > self._prune_at:
+        if too_many(self._index.ended) or time.monotonic() > self._prune_at:
             self._prune(pipeline)
             self._look(pipeline, self._index)
         for version, schema in schemas.items():

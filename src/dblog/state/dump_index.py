@@ -18,6 +18,8 @@ class DumpIndex:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
+        self._store = ""
+        """The id of the store that was read."""
         self._ids: dict[str, str] = {}
         """The ids of all requests, by the names of their documents."""
         self._known: set[str] = set()
@@ -30,6 +32,10 @@ class DumpIndex:
     def look(self) -> dict[str, Progress]:
         """Read what has changed; the progress of each request that is new here and has not ended."""
         pipeline, store = self._pipeline, self._pipeline.store
+        if store.id != self._store:  # another file has taken its place: the same names are those of other requests
+            for known in (self._ids, self._known, self._open, self._versions, self.wishes):
+                known.clear()
+            self._store = store.id
         # 1. wishes
         versions = store.versions(pipeline.at("wishes"))
         for name in versions.keys() | self._versions.keys():

@@ -252,6 +252,11 @@ def _silent(document: Value) -> bool:
     return time.time() - float(document.get("updated_at", 0.0)) > SILENT_SECONDS
 
 
+def too_many(ended: int) -> bool:
+    """Whether it is time to prune: a tenth more dumps have ended than are kept."""
+    return ended > KEEP_ENDED * 1.1
+
+
 def request_id(number: int, salt: str) -> str:
     """The id of a dump: what users call it, and what its rows have as `_dump`."""
     return f"{number}-{salt}"
