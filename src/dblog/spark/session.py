@@ -66,9 +66,8 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**TUNED, **here, **{k.replace("__", "."): v for k, v in settings.items()}}.items():
         builder = builder.config(name, value)
-    with _environment(
-        {"SPARK_LOCAL_IP": LOOPBACK} if alone else {}
-    ):  # Spark's web page has no other setting for its address
+    # the address of Spark's web page can only be set so
+    with _environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):
         spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
