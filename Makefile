@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test thorough oldest chaos lakes demo example bench build clean
+.PHONY: help install format lint types unit check test thorough simulate oldest chaos lakes demo example bench build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -51,6 +51,9 @@ thorough: ## The same, on the second server of a kind too, and with the oldest d
 
 oldest: $(INSTALLED) ## Test with the oldest allowed release of every dependency (optional)
 	$(WITH_JAVA) scripts/oldest.sh $(VENV)
+
+simulate: $(INSTALLED) ## Play random histories of a simulated world on every core: N=1000000 FIRST=0 (optional)
+	$(BIN)/python -m tests.sim --histories $(or $(N),10000) --first $(or $(FIRST),0)
 
 chaos: $(INSTALLED) ## Live random lives against a ledger: SEED=7 MINUTES=5 SERVER=pg18 SQL=1 (optional)
 	$(if $(SQL),$(WITH_JAVA)) $(BIN)/python -m tests.life $(if $(SQL),--sql) $(if $(SERVER),--server $(SERVER)) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),5)

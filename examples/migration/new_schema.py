@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.core.settings import read_settings
 from dblog.sinks.base import Batch, SinkContext, TableBatch, metadata_of
-from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import Any
 
 import psycopg2
 
+from dblog.core.settings import read_settings
 from dblog.errors import SinkUnreachable
 from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.net_effect import net
-from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
 
 RENEW = """

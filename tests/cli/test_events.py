@@ -20,8 +20,9 @@ from dblog.sources.postgres.pgoutput import Decoder
 from dblog.sources.postgres.preflight_checks import WATERMARK
 from dblog.sources.postgres.slots import passing_publication
 from dblog.sources.postgres.stream import PostgresLog
+from dblog.spark.options import read_options
 from tests.cli.program import PROGRAM, SOURCE, Process, dblog
-from tests.conftest import Database
+from tests.conftest import Database, MySQLDatabase
 
 pytestmark = pytest.mark.server
 
@@ -76,6 +77,27 @@ def test_changes_are_printed_in_order_and_nothing_is_left_behind(table: Database
     assert [e["seq"] for e in found[:3]] == sorted(e["seq"] for e in found[:3])
     assert all(e["txid"] > 0 and e["committed_at"].startswith("20") for e in found)
     assert left_behind(table) == []
+
+
+def test_the_position_of_a_change_of_mysql_is_a_file_of_its_log_and_a_place_in_it(
+    mysql_database: MySQLDatabase, tmp_path: Path
+) -> None:
+    mysql_database.execute("create table t (id int primary key)")
+    process = Process(tmp_path, "events", "--tables", "t", "--count", 1, DBLOG_URL=mysql_database.url)
+    with process as events:
+        events.until(lambda: "following" in events.stderr)
+        before = _log_end(mysql_database)
+        mysql_database.execute("insert into t values (1)")
+        assert events.wait() == 0
+    file, place = json.loads(events.stdout)["lsn"].split(":")
+    assert file == before[0].rpartition(".")[2]
+    assert int(place) >= before[1], "the transaction begins at the end of the log, or behind another one"
+
+
+def _log_end(database: MySQLDatabase) -> tuple[str, int]:
+    source = read_options({"url": database.url, "table": "t"}).source
+    file, place = divmod(source.latest(), 1 << 40)
+    return f"binlog.{file:06d}", place
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

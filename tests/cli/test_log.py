@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dblog.cli import teller
+from dblog.cli import progress
 from dblog.cli.log import SUMMARY_SECONDS, Log
-from dblog.cli.teller import Teller
+from dblog.cli.progress import ProgressLog
 from dblog.errors import SinkError
 from dblog.pipelines.reached import Reached
 from dblog.pipelines.report import Doing
+from dblog.spark.options import read_options
 
 AT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
@@ -34,6 +35,7 @@ class Played:
 
     def __init__(self) -> None:
         self.sink_name = "lake"
+        self.read = read_options({"url": "postgresql://db.example/shop", "tables": "public.*"})
         self.report = SimpleNamespace(now=Doing())
         self.ended = False
         self.error: SinkError | None = None
@@ -50,19 +52,19 @@ class Played:
 
 
 class Told:
-    """A teller of one stream, and the lines it has logged since they were last asked for."""
+    """The progress of one stream, and the lines logged since they were last asked for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stream = Played()
         self.console = console(terminal=False)
         self.now = 0.0
-        monkeypatch.setattr(teller.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
         streams: Any = [self.stream]
-        self.teller = Teller(streams, Log(self.console, live=True), as_json=False)
+        self.progress = ProgressLog(streams, Log(self.console, live=True), as_json=False)
         self._seen = 0
 
     def lines(self) -> list[str]:
-        self.teller.look()
+        self.progress.update()
         new, self._seen = text(self.console)[self._seen :], len(text(self.console))
         return [re.sub(rf"^{AT} ", "", line) for line in new.splitlines()]
 
@@ -119,6 +121,12 @@ def test_changes_are_told_once(told: Told) -> None:
     assert told.lines() == []
     told.stream.batch(6, rows=20, tables=("public.t", "public.u"))
     assert told.lines() == ["INFO    lake: new tables: public.u"]
+
+
+def test_a_position_is_written_as_its_database_does(told: Told) -> None:
+    told.stream.read = read_options({"url": "mariadb://ann@db.example/shop", "tables": "shop.*"})
+    told.stream.batch(0, position=(3 << 40) + 1234)
+    assert told.lines() == ["INFO    lake: caught up with the log at 000003:1234"]
 
 
 def test_after_it_waited_it_is_told_when_it_has_caught_up(told: Told) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog.cli.number_format import bar, count, duration, place, size
+from dblog.cli.number_format import bar, count, duration, size
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,6 @@ def test_a_duration(seconds: float | None, words: str) -> None:
 )
 def test_a_size(nbytes: int | None, words: str) -> None:
     assert size(nbytes) == words
-
-
-def test_a_position_is_written_as_postgresql_does() -> None:
-    assert (place(23_803_720), place((7 << 32) + 1), place(None)) == ("0/16B3748", "7/1", "?")
 
 
 def test_a_bar_is_full_only_at_the_end() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from dblog.cli import run as module
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
 from dblog.spark.failure import cause
 from tests.cli.program import Process, dblog, document
@@ -81,13 +80,6 @@ def test_the_api_is_served_until_it_is_told_to_stop(place: str, tmp_path: Path) 
     assert "secret-7" not in serving.stdout + serving.stderr
 
 
-def test_the_places_of_rows_and_checkpoint(tmp_path: Path) -> None:
-    places = module._places
-    assert places(module.Sink.json, tmp_path, None) == (str(tmp_path), str(tmp_path / "_checkpoint"))
-    assert places(module.Sink.json, tmp_path, tmp_path / "c") == (str(tmp_path), str(tmp_path / "c"))
-    assert places(module.Sink.noop, None, tmp_path) == (None, str(tmp_path))
-
-
 class TestCause:
     """Our error in Spark's report."""
 
@@ -117,6 +109,13 @@ class TestCause:
         )
         found = cause(self.REPORT.format(error=chain, end=""))
         assert (type(found), found.message, found.hint) == (ConfigError, "wrong", "right")
+
+    @pytest.mark.parametrize("end", ["", "\n SQLSTATE: 38000", "\tat org.apache.spark.Thing.run(Thing.scala:1)\n"])
+    def test_another_error_of_python_is_shown_without_its_traceback(self, end: str) -> None:
+        text = "ImportError: cannot import name 'x'"
+        found = cause(self.REPORT.format(error=text, end=end).replace("dblog.errors.", ""))
+        assert (type(found), found.message) == (DBLogError, text)
+        assert "--verbose" in (found.hint or "")
 
     def test_an_error_of_sparks_is_its_first_line(self) -> None:
         found = cause("\n[DISK_FULL] no room\n\tat org.apache.spark\n")
@@ -151,15 +150,16 @@ def test_a_pipeline_goes_on_where_it_stopped_and_says_why_it_cannot(database: Da
         )
 
     def rows() -> list[dict[str, Any]]:
-        return [json.loads(line) for file in into.glob("*.json") for line in file.read_text().splitlines()]
+        files = sorted(into.glob("public.t/*.ndjson"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     with life("first", "--once", "--json") as first:
         assert first.wait(120) == 0, first.stderr
-    assert sorted(r["id"] for r in rows()) == list(range(1, 501))
-    assert {r["_op"] for r in rows()} == {"read"}
+    assert sorted(r["key"]["id"] for r in rows()) == list(range(1, 501))
+    assert {r["op"] for r in rows()} == {"read"}
     told = [json.loads(line) for line in first.stdout.splitlines()]
-    assert sum(t["rows"] for t in told) == 500
-    assert (into / "_checkpoint" / "offsets").is_dir()
+    assert (told[-1]["sink"], told[-1]["changes"], told[-1]["rows"]) == ("output", 0, 500)
+    assert (into / "_checkpoint" / "output" / "checkpoint" / "offsets").is_dir()
 
     database.execute("update t set n = 1 where id = 5")
     with life("second") as second:
@@ -171,15 +171,15 @@ def test_a_pipeline_goes_on_where_it_stopped_and_says_why_it_cannot(database: Da
         dump = document("dump", "public.t", "--keys", "7,999", "--wait", *store)
         assert (dump["state"], dump["emitted"]) == ("completed", 1)
         second.until(lambda: len(rows()) == 503)
-        assert [(r["id"], r["_op"]) for r in rows() if r.get("_dump") == dump["id"]] == [(7, "read")]
+        assert [(r["key"]["id"], r["op"]) for r in rows() if r.get("dump") == dump["id"]] == [(7, "read")]
         assert 'no row has the key "999"' in dblog("dumps", dump["id"], *store).stdout
         assert "chunk_emitted" in dblog("watch", "--no-follow", "--last", 100, *store).stdout
         second.send(signal.SIGINT)
         assert second.wait() == 130
     assert document("status", *store)["state"] == "stopped"
-    assert [r["n"] for r in sorted((r for r in rows() if r["_op"] == "update"), key=lambda r: r["_lsn"])] == [1, 2]
+    assert [r["after"]["n"] for r in rows() if r["op"] == "update"] == [1, 2]
     assert "stopping" in second.stderr
-    assert re.search("ended: batch .*, 3 rows, the log up to ", second.stderr)
+    assert re.search("output: batch .*, 2 changes and 1 rows of dumps, the log up to .*; ended", second.stderr)
     assert second.stdout == ""
     assert "Traceback" not in second.stderr
 
@@ -187,8 +187,7 @@ def test_a_pipeline_goes_on_where_it_stopped_and_says_why_it_cannot(database: Da
     database.execute("select pg_drop_replication_slot(%s)", slot)
     with life("third") as third:
         assert third.wait(120) == 1, third.stderr
-    assert third.stderr.startswith("error: ")
-    assert f"'{slot[0]}'" in third.stderr
+    assert re.search(rf"ERROR   output: .*\n.*slot '{slot[0]}' does not exist", third.stderr)
     assert "Traceback" not in third.stderr
     secret = database.url.split(":")[2].split("@")[0]
     assert secret not in first.stderr + second.stderr + third.stderr + first.stdout

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.program import Process
@@ -97,10 +98,11 @@ def test_nobody_else_can_read_files_of_a_run_without_a_file(database: Database, 
     java = {"JAVA_HOME": os.environ.get("JAVA_HOME", ""), **quick_spark(), "DBLOG_URL": database.url}
     (tmp_path / "process").mkdir()
     options = ("--table", "public.t", "--into", tmp_path / "out", "--once", "--state", tmp_path / "state.db")
-    options = (*options, "--option", f"spool={tmp_path / 'spool'}")
+    options = (*options, "--option", f"spool={tmp_path / 'spool'}", "--option", "before=true")
     with Process(tmp_path / "process", "run", *options, **java) as process:
         assert process.wait(180) == 0, process.stderr
-    assert len(list((tmp_path / "out").glob("*.parquet"))) > 0
+    (file, *_) = (tmp_path / "out").glob("public.t/*/*.parquet")
+    assert "_before" in pq.read_schema(file).names
     assert readable_by_others(tmp_path / "out", tmp_path / "spool") == []
 
 

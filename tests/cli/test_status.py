@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dblog.cli.watch import KINDS, told
+from dblog.cli.watch import LINES, told
 from dblog.core.throttle import SETTINGS, Throttle
 from dblog.state.pipeline import Pipeline, pipelines
 from dblog.state.requests import State, read_request
@@ -58,6 +58,30 @@ class TestStatus:
         assert "waiting" not in shown
         assert ended.id not in shown
 
+    def test_positions_of_mysql_are_a_file_of_its_log_and_a_place_in_it(self, pipeline: Pipeline) -> None:
+        pipeline.say(
+            {
+                **{name: value for name, value in STATUS.items() if name != "slot"},
+                "source": "mysql://app@db.example/shop",
+                "server_id": "2222222222",
+                "position": (3 << 40) + 1234,
+                "captured": (3 << 40) + 5678,
+                "latest": (4 << 40) + 4,
+                "slot_health": {"active": True},
+            }
+        )
+        shown = dblog("status").stdout
+        log = "000003:1234 delivered, 000003:5678 captured, 000004:4 is the end of the log"
+        assert re.search(rf"position +{log} *$", shown, re.MULTILINE)
+        assert re.search(r"source +mysql://app@db\.example/shop, 1 table, server id 2222222222 *$", shown, re.MULTILINE)
+        assert "slot" not in shown, "MySQL has none"
+        pipeline.tell([{"at": 1.0, "kind": "offset_committed", "position": (3 << 40) + 1234, "events": 1}])
+        assert "up to 000003:1234, 1 log events" in dblog("watch", "--no-follow").stdout
+
+    def test_positions_of_a_source_that_is_not_known_here_are_numbers(self, pipeline: Pipeline) -> None:
+        pipeline.say({**STATUS, "source": "oracle://db.example/shop"})
+        assert re.search(r"position +23803720 delivered, 23803976 captured", dblog("status").stdout)
+
     def test_json_has_the_same(self, running: Pipeline) -> None:
         dump = running.submit(read_request("public.orders"))
         shown = document("status")
@@ -99,7 +123,7 @@ class TestStatus:
         pipeline.say({"state": "running"})
         assert re.search(r"shop +running", dblog("status").stdout)
         pipeline.say({"state": "running", "position": 1, "lag_bytes": 3, "selects": 1, "slot_health": {}})
-        assert "0/1 delivered" in dblog("status").stdout
+        assert re.search(r"position +1 delivered", dblog("status").stdout)
 
     def test_there_is_no_pipeline(self, place: str) -> None:
         result = dblog("status", "--json", code=3)
@@ -156,7 +180,7 @@ TOLD = [
 
 class TestWatch:
     def test_every_kind_is_told_in_words(self, running: Pipeline) -> None:
-        assert [e["kind"] for e in EVENTS] == list(KINDS)
+        assert [e["kind"] for e in EVENTS] == list(LINES)
         running.tell([{"at": 1_700_000_000.25, **e} for e in EVENTS])
         lines = dblog("watch", "--no-follow", "--last", "20").stdout.splitlines()
         assert [re.split(r" {2,}", line)[1:] for line in lines] == [
@@ -205,7 +229,7 @@ class TestSet:
         values = {"rows_per_second": "500", "paused": "true"}
         assert len(lines) == len(SETTINGS)
         for setting, line in zip(SETTINGS, lines, strict=True):
-            value = values.get(setting.name, setting.default)
+            value = values.get(setting.name, setting.shown_default)
             assert re.split(r" {2,}", line.rstrip()) == [setting.name, value, setting.takes, setting.about]
 
     def test_some_are_changed(self, running: Pipeline) -> None:

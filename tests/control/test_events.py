@@ -16,9 +16,10 @@ import httpx
 import pytest
 
 from dblog.control import events
-from dblog.control.events import Hub, Kind, Subscriber
+from dblog.control.events import Hub, Subscriber
 from dblog.errors import StateError
 from dblog.state import open_store
+from dblog.state.events import EventKind
 from dblog.state.pipeline import Pipeline
 from dblog.state.store import Store
 from tests.control.conftest import start, wait_until
@@ -134,11 +135,11 @@ def test_those_who_catch_up_and_those_who_listen_miss_nothing(shop: Pipeline, cl
 
 def test_only_the_kinds_that_are_asked_for(shop: Pipeline, client: httpx.Client) -> None:
     with follow(client, kind=["row_dropped", "dump_ended"]) as stream:
-        for n, kind in enumerate(Kind):
+        for n, kind in enumerate(EventKind):
             tell(shop, range(n, n + 1), kind)
         assert [e["kind"] for e in stream.take(2)] == ["row_dropped", "dump_ended"]
     with follow(client, after=0, kind="row_dropped") as stream:
-        assert chunks(stream.take(1)) == [list(Kind).index(Kind.row_dropped)]
+        assert chunks(stream.take(1)) == [list(EventKind).index(EventKind.row_dropped)]
     assert client.get(URL, params={"kind": "nonsense"}).status_code == 422
 
 

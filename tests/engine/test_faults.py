@@ -9,9 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dblog.errors import DBLogError, PreconditionFailed, SourceError, TableLocked, WatermarkError
+from dblog.capture.capture import Capture
+from dblog.errors import ConnectionLost, DBLogError, PreconditionFailed, SourceError, TableLocked, WatermarkError
+from dblog.planning.planner import Planner
 from dblog.sources.base import Source
-from tests.engine.conftest import POSTGRES, MakeQuery, check, on, on_every, on_mysql, rows_of, wait_for
+from tests.engine.conftest import POSTGRES, MakeQuery, check, on, on_every, on_families, on_mysql, rows_of, wait_for
+from tests.engine.control import Control
 from tests.engine.query import Query
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 from tests.proxy import Proxy
@@ -59,6 +62,66 @@ def test_a_connection_that_is_cut_is_made_again(
     table.execute("update t set n = 1 where id in (5, 55)")
     stream.until(lambda: bool(cuts))
     check(stream, table)
+
+
+def lost_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, *, after: bool = False) -> list[str]:
+    """The next call of the method loses its connection, before or after it has done its work; the calls that did."""
+    real = getattr(owner, method)
+    lost: list[str] = []
+
+    def call(self: object, *args: object, **options: object) -> object:
+        if lost:
+            return real(self, *args, **options)
+        lost.append(method)
+        if after:
+            real(self, *args, **options)
+        raise ConnectionLost("the connection broke")
+
+    monkeypatch.setattr(owner, method, call)
+    return lost
+
+
+@on_families
+@pytest.mark.parametrize(
+    ("owner", "method", "after"),
+    [(None, "write_watermark", True), (Capture, "wait_token", True), (None, "invisible", False), (None, "cuts", False)],
+)
+def test_a_round_is_charged_and_told_once_when_its_watermark_is_written_again(
+    table: AnyDatabase,
+    query: MakeQuery,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type | None,
+    method: str,
+    after: bool,
+) -> None:
+    stream = query(parallelism=2)
+    stream.open_window()
+    control = Control(stream)
+    table.execute("update t set n = 1 where id = 5")  # a transaction to ask about
+    lost = lost_once(monkeypatch, owner or table.source, method, after=after)
+    chunks = [chunk["id"] for chunk in stream.committed["read"]]
+    stream.step()
+    assert lost
+    control.noticed()
+    told = [e["chunk"] for _, e in control.pipeline.events() if e["kind"] == "chunk_selected"]
+    assert told == chunks
+    assert stream.engine._planner.status()["selects"] == len(chunks)
+    check(stream, table)
+
+
+@on_families
+def test_a_table_that_fails_once_is_not_taken_for_one_that_fails_twice_when_the_connection_breaks(
+    table: AnyDatabase, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = query(parallelism=1)
+    while not (stream.plan() and stream.offsets[-1].get("read")):
+        stream.finish()
+    failing = stream.offsets[-1]["read"][0]["id"]
+    stream.engine._spool.stage_failed(failing, "it could not be read")
+    lost = lost_once(monkeypatch, Planner, "_changed")  # a failed table has been looked at when this is called
+    stream.finish(selects=False)
+    check(stream, table)
+    assert lost
 
 
 def test_a_connection_that_is_cut_when_a_stream_is_asked_to_drain_is_made_again(

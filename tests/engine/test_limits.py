@@ -14,7 +14,7 @@ import pytest
 
 from dblog.capture import capture
 from dblog.errors import SpoolError
-from tests.engine.conftest import MakeQuery, on_families, rows_of
+from tests.engine.conftest import MakeQuery, check, on_families, rows_of
 from tests.engine.query import Query
 from tests.families import AnyDatabase
 
@@ -135,3 +135,15 @@ def test_a_stream_that_is_late_takes_much_at_once(
     while not stream.plan():
         pass
     assert count_batch(stream) >= 100_000
+
+
+def test_a_transaction_larger_than_the_read_ahead_does_not_stop_the_stream(
+    table: AnyDatabase, query: MakeQuery
+) -> None:
+    """Spark commits a batch only when it has planned the next: what was delivered last is still on the spool."""
+    stream = query(readAheadBytes=100)
+    stream.catch_up()
+    for n in (1, 2):
+        table.execute(f"update t set n = {n}")
+        stream.until(lambda: stream.history.count("update") == 60 * n, seconds=10)  # noqa: B023
+    check(stream, table)

@@ -63,6 +63,7 @@ def test_nothing_is_acknowledged_before_it_is_committed(table: OnPostgres, query
     stream = query()
     stream.catch_up()
     table.execute("update t set n = 1 where id = 5")
+    stream.wait_captured()
     assert stream.plan()
     time.sleep(1)
     assert confirmed(table) <= stream.committed["pos"]

@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblog.capture.spool import Spool
+from dblog.core.settings import read_settings
 from dblog.sinks.base import Batch, SinkContext, TableBatch
-from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
 from dblog.sinks.sql.ledger import Ledger
 from dblog.spark.ranges import OPTION, RangeReader, TableRange, ranges_of

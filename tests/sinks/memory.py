@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dblog.core.schema import TableName, TableSchema
+from dblog.core.settings import Setting, text
 from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.net_effect import net
-from dblog.sinks.settings import SCHEMA_CHANGES, Setting, text
+from dblog.sinks.settings import SCHEMA_CHANGES
 from tests.sinks.target import Key, Row, Target
 
 TABLES = """

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 from dblog.core.names import parse_patterns
 from dblog.core.schema import Column, TableName
+from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkUnreachable
 from dblog.sinks.base import Batch
 from dblog.sinks.route import Route
-from dblog.sinks.settings import read_settings
 from tests.engine.writers import create_hot, writers
 from tests.families import AnyDatabase, OnPostgres
 from tests.server.postgres.test_types import MADE_TYPES, TYPES, spelled

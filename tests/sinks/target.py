@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from dblog.core.schema import Column, TableName
+from dblog.core.settings import read_settings
 from dblog.pipelines import sink_kinds
 from dblog.sinks.base import Sink, SinkContext
-from dblog.sinks.settings import read_settings
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]

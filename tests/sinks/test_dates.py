@@ -17,12 +17,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblog.core.event import BEFORE, DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.core.settings import read_settings
 from dblog.errors import SinkError
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
 from dblog.sinks.parquet import ParquetSink
 from dblog.sinks.python import PythonSink
-from dblog.sinks.settings import read_settings
 from dblog.work.rows import Typed
 
 pytestmark = pytest.mark.spark

@@ -18,11 +18,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dblog.core.schema import TableName, TableSchema
+from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.api import Answer, Api
 from dblog.sinks.base import Batch, SinkContext
 from dblog.sinks.http import HttpSink, Post, bodies
-from dblog.sinks.settings import read_settings
 from tests.sinks.batches import T, batch, change, frame, read
 from tests.sinks.endpoint import TAKEN, Endpoint, Reply
 from tests.sinks.envelopes import EnvelopeTarget, event

@@ -21,12 +21,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dblog.core.schema import TableName, TableSchema
+from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.formats import event_columns
 from dblog.sinks.kafka import KafkaSink
 from dblog.sinks.packages import RELEASES
-from dblog.sinks.settings import read_settings
 from dblog.testing.kafka_broker import KafkaBroker, find_kafka
 from tests.sinks.batches import T, change, frame, read
 from tests.sinks.envelopes import EnvelopeTarget
@@ -503,7 +503,7 @@ import sys, dblog
 from pathlib import Path
 from dblog.sinks.base import SinkContext
 from dblog.sinks.kafka import KafkaSink
-from dblog.sinks.settings import read_settings
+from dblog.core.settings import read_settings
 sink = KafkaSink(read_settings("sink", {"servers": sys.argv[1]}, KafkaSink.settings), SinkContext("shop", Path()))
 sink.check()
 settings = {name.replace(".", "__"): value for name, value in sink.spark_settings.items()}

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Batch, Sink
 from dblog.sinks.lake import DeltaSink, IcebergSink, current, history
@@ -35,7 +36,6 @@ from dblog.sinks.lake.sink import BatchMark
 from dblog.sinks.lake.target import Fit, check_names, fits, quoted
 from dblog.sinks.packages import RELEASES, package_of
 from dblog.sinks.parquet import ParquetSink
-from dblog.sinks.settings import read_settings
 from tests.sinks.lakes import Delta, Iceberg, Source, T, at, change, needs, read
 from tests.sinks.target import Row
 

@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog.core.schema import TableName, TableSchema
+from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks import ndjson
 from dblog.sinks.base import Batch, Sink, SinkContext
 from dblog.sinks.folder import folder_name
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
-from dblog.sinks.settings import read_settings
 from tests.sinks.batches import T, batch, change, frame, read
 from tests.sinks.envelopes import EnvelopeTarget
 from tests.sinks.suite import SinkSuite

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from dblog.core.settings import read_settings
 from dblog.errors import ConfigError
 from dblog.sinks.base import Batch, SinkContext
 from dblog.sinks.python import PythonSink
-from dblog.sinks.settings import read_settings
 from tests.sinks.batches import batch, change, frame, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks" / "python.md"

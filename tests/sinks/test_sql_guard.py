@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblog.core.event import DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.core.settings import read_settings
 from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, SinkContext, TableBatch
-from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
 from dblog.testing.mysql_server import MySQLServer
 from dblog.testing.postgres_server import PostgresServer

@@ -15,11 +15,12 @@ from dblog.cli import app, program
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 SHARED = {
-    "--state": "| `--state LOCATION` | The state store: a file, or sqlite:///file. Without it, `DBLOG_STATE`, "
+    "--state": "| `--state LOCATION` | Use this state store: a file, or sqlite:///file. Without it, `DBLOG_STATE`, "
     "else one in your home directory. |",
-    "--pipeline": "| `--pipeline NAME` | The pipeline; needed only where several share the state store. |",
+    "--pipeline": "| `--pipeline NAME` | Choose the pipeline, if several share the state store. |",
     "--json": "| `--json` | Print JSON, and nothing else, on standard output. |",
-    "--url": "| `--url URL` | The source, as postgresql://user:password@host/database. Without it, `DBLOG_URL`. |",
+    "--url": "| `--url URL` | Connect to this source, like postgresql://user:password@host/database. "
+    "Without it, `DBLOG_URL`. |",
 }
 """Options that mean the same everywhere are explained once."""
 
@@ -64,6 +65,7 @@ def section(name: str) -> str:
 def test_a_command_has_a_section_with_an_example_and_all_that_it_takes(name: str) -> None:
     text = section(name)
     own, shared = rows(commands()[name])
+    assert text.strip("\n").split("\n\n")[0] == " ".join(commands()[name].help.split("\n\n")[0].split())
     for row in own:
         assert row in text
     for option in shared:

@@ -11,6 +11,7 @@ from dblog.control.guard import MOST_BYTES
 from dblog.control.metrics import METRICS
 from dblog.core.throttle import SETTINGS
 from dblog.state import open_store
+from dblog.state.events import EventKind
 from dblog.state.pipeline import KEEP_EVENTS, SILENT_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs/control.md").read_text()
@@ -31,12 +32,13 @@ def test_the_routes_are_those_of_the_app() -> None:
 
 
 def test_the_settings_are_those_of_the_throttle() -> None:
-    rows = [f"| `{s.name}` | {s.takes} | {s.about} | {s.default} |" for s in SETTINGS]
+    rows = [f"| `{s.name}` | {s.takes} | {s.about} | {s.shown_default} |" for s in SETTINGS]
     assert [line for line in section("Settings").splitlines() if line.startswith("| `")] == rows
 
 
 def test_the_events_are_all_there_are() -> None:
-    assert first_column("Events") == list(events.Kind)
+    rows = [f"| `{k}` | {', '.join(f'`{name}`' for name in k.fields)} | {k.about} |" for k in EventKind]
+    assert [line for line in section("Events").splitlines() if line.startswith("| `")] == rows
 
 
 def test_the_metrics_are_all_there_are() -> None:

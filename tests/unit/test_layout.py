@@ -101,6 +101,77 @@ def test_imports_point_one_way(path: Path) -> None:
     assert forbidden(path) == []
 
 
+FAMILIES = ("postgres", "mysql")
+"""The folders, and for targets the modules, of the families that dblog brings."""
+SCHEMES = {"postgresql", "postgres", "mysql", "mariadb"}
+NAMED_FAMILIES = {"databases/families.py", "demo/database.py"}
+"""Modules that name families: the registry, and the demo, which starts a server of each and fills it."""
+
+
+def belongs_to_a_family(module: str) -> bool:
+    """Whether a module, as "sources.mysql.source", lies in a family's own folder."""
+    return any(
+        f"{module}.".startswith(f"{home}.{family}.")
+        for home in ("databases", "sources", "sinks.sql")
+        for family in FAMILIES
+    )
+
+
+def named_families(path: Path, source: Path = SOURCE) -> list[str]:
+    """Where a module outside the families' folders tells them apart: it imports a family's module, asks for the type
+    of a family's object, or compares something with the name or the scheme of a family."""
+    inside = path.relative_to(source / "dblog").with_suffix("").as_posix()
+    if belongs_to_a_family(inside.replace("/", ".")) or f"{inside}.py" in NAMED_FAMILIES:
+        return []
+    found = [name for name in imports(path, source) if belongs_to_a_family(name.removeprefix("dblog."))]
+    for node in ast.walk(ast.parse(path.read_text())):
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            asked = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            asked = [node.value]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("isinstance", "startswith", "removeprefix")
+        ):
+            asked = node.args
+        for each in (part for expression in asked for part in ast.walk(expression)):
+            text = next((getattr(each, field) for field in ("id", "attr", "value") if hasattr(each, field)), None)
+            if isinstance(text, str) and text.lower().removesuffix("://") in SCHEMES:
+                found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", OURS, ids=name_of)
+def test_only_a_family_s_own_folders_know_the_family(path: Path) -> None:
+    assert named_families(path) == [], "ask the registry (dblog.databases.families), and add to the protocol Family"
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "found"),
+    [
+        ("cli/run.py", "from dblog.sources.mysql.source import MySQL", 1),
+        ("cli/run.py", "def f():\n    from dblog.databases.postgres import connect", 1),
+        ("cli/run.py", "if isinstance(source, MySQL):\n    pass", 1),
+        ("cli/run.py", "if isinstance(source, (int, m.Postgres, MySQL)):\n    pass", 2),
+        ("cli/run.py", "if scheme in ('postgresql', 'postgres'):\n    pass", 2),
+        ("cli/run.py", "if scheme == 'mariadb':\n    pass", 1),
+        ("cli/run.py", "if url.startswith('mysql://'):\n    pass", 1),
+        ("cli/run.py", "if type(source).__name__ == 'MySQL':\n    pass", 1),
+        ("cli/run.py", "match scheme:\n    case 'mysql':\n        pass", 1),
+        ("cli/run.py", "if at.scheme in ('http', 'https'):\n    pass\nhelp = 'also mysql://'", 0),
+        ("sources/mysql/family.py", "from dblog.sources.mysql.source import MySQL", 0),
+        ("sinks/sql/sink.py", "from dblog.sinks.sql.mysql import MySQL", 1),
+        ("sinks/sql/mysql.py", "from dblog.databases.mysql.connect import connect", 0),
+        ("databases/families.py", "if scheme == 'mysql':\n    pass", 0),
+    ],
+)
+def test_code_that_tells_families_apart_is_found(tmp_path: Path, module: str, code: str, found: int) -> None:
+    path = tmp_path / "dblog" / module
+    path.parent.mkdir(parents=True)
+    path.write_text(code)
+    assert len(named_families(path, tmp_path)) == found
+
+
 IMPURE = {"time", "datetime", "random", "secrets", "uuid", "threading", "asyncio", "socket", "subprocess", "os"}
 
 
@@ -149,3 +220,4 @@ def test_a_process_loads_only_what_it_needs() -> None:
     loaded = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout.split()
     assert "dblog.planning.engine" in loaded
     assert not {"pandas", "dblog.sources.mysql.source", "dblog.sources.postgres.source"} & set(loaded)
+    assert not {"psycopg2", "pymysql"} & set(loaded), "a driver is loaded for the family that a URL names"

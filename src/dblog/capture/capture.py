@@ -8,17 +8,19 @@ committed the batch that ends there, and a new life reads again from the offset 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 
+from dblog.capture.effects import REAL, Effects
 from dblog.capture.segments import OpenSegment, Segment, followed_part
-from dblog.capture.spool import LogWriter, Spool
+from dblog.capture.spool import LogFile, LogWriter, Spool
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
 from dblog.sources.base import Commits, LogStream, Source
+
+log = logging.getLogger(__name__)
 
 SEGMENT_SECONDS = 0.02
 """Age at which a segment is published while planning waits for the log, in seconds."""
@@ -44,7 +46,8 @@ LATE_WAIT = 0.5
 
 
 class Capture:
-    """Reads a source's log from a position on. An error ends the thread, and every waiting call raises that error."""
+    """Follows a source's log from a position on, once it is started. An error ends it; every waiting call then raises
+    that error."""
 
     def __init__(
         self,
@@ -56,34 +59,44 @@ class Capture:
         before: bool,
         read_ahead: int,
         patience: float = 300.0,
+        effects: Effects = REAL,
     ) -> None:
         self._source = source
         self._spool = spool
         self._before = before
         self._read_ahead = read_ahead
         self._patience = patience
-        self._life = uuid.uuid4().hex[:8]
+        self._effects = effects
+        self._life = effects.token()[:8]
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
+        self._copies: dict[str, dict[TableName, LogFile]] = {}
+        """By the path of a log file: its copies for tables of other names."""
         self._position = position
         self._coordinate = coordinate
         self._opened = False
+        self._delivered = position
+        """Where the next batch starts."""
         self._acknowledged = 0
+        self._acknowledged_at = 0.0
         self._tokens: dict[str, int] = {}
         self._waiting = 0
         self._wanted = threading.Event()
         self._rush = False
         self._awaited = 0
-        self._heard = time.monotonic()
+        self._heard = self._effects.monotonic()
         self._lag = (0.0, 0.0)
         self._error: DBLogError | None = None
         self._stopped = threading.Event()
-        self._leave = threading.Event()
+        self._leave: str | None = None
+        """Why to leave the server."""
         self.redefined = threading.Event()
         """Set when the log has shown a new definition of a table. The survey of the tables clears it."""
-        self._open = OpenSegment(self._new_file, position, coordinate)
+        self._open = self._new_segment(position, coordinate)
         self._files = 0
         self._thread = threading.Thread(target=self._run, name="dblog-capture", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     # -- the driver's side -----------------------------------------------------------------------------------
@@ -105,7 +118,7 @@ class Capture:
         """Seconds from the commit of the last transaction to its capture, if the two clocks agree. Zero when nothing
         was captured for `LAG_SECONDS`."""
         lag, at = self._lag
-        return lag if time.monotonic() - at < LAG_SECONDS else 0.0
+        return lag if self._effects.monotonic() - at < LAG_SECONDS else 0.0
 
     def waiting_since(self, position: int) -> float | None:
         """About when the oldest change after the position was committed, in seconds since 1970; None without a
@@ -117,10 +130,19 @@ class Capture:
         """The segments that hold the log of the followed tables in `(start, end]`; the outer ones may reach beyond."""
         with self._changed:
             found = [s for s in self._segments if s.end > start and s.start < end]
-        return [followed_part(s, followed, self._spool.relabelled) for s in found]
+        return [followed_part(s, followed, self._relabelled) for s in found]
+
+    def _relabelled(self, file: LogFile, table: TableName) -> LogFile:
+        """The copy of a log file for a table of another name. It is made once: tasks may read it."""
+        copies = self._copies.setdefault(file.path, {})
+        if table not in copies:
+            copies[table] = self._spool.relabelled(file, table)
+        return copies[table]
 
     def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
-        """Wait until a row after the position is captured; whether there is one."""
+        """Wait until a row after the position, which is where the next batch starts, is captured; whether there is
+        one."""
+        self._delivered = beyond
         with self._attention() if eager else contextlib.nullcontext():
             return self._wait(lambda: any(s.end > beyond and s.files for s in self._segments), timeout)
 
@@ -182,11 +204,13 @@ class Capture:
             self._segments = [s for s in self._segments if s.end > position]
             self._acknowledged = max(self._acknowledged, position)
             self._changed.notify_all()
-        self._spool.remove(f.path for s in gone for f in s.files)
+        paths = [f.path for s in gone for f in s.files]
+        self._spool.remove(paths)
+        self._spool.remove(copy.path for path in paths for copy in self._copies.pop(path, {}).values())
 
-    def reconnect(self) -> None:
+    def reconnect(self, reason: str) -> None:
         """Close the connection and open it again. A server that shuts down waits for its readers to leave."""
-        self._leave.set()
+        self._leave = reason
 
     def stop(self) -> None:
         self._stopped.set()
@@ -206,7 +230,7 @@ class Capture:
             return ready()
 
     def _check_silence(self, what: str) -> None:
-        silent = time.monotonic() - self._heard
+        silent = self._effects.monotonic() - self._heard
         if silent > self._patience:
             raise SourceError(f"{what}: the source has sent nothing for {silent:.0f} s")
 
@@ -231,9 +255,11 @@ class Capture:
             except ConnectionLost as error:
                 if self._heard != heard:
                     failing_since, delay = None, 0.1
-                failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > self._patience:
+                failing_since = failing_since or self._effects.monotonic()
+                if self._effects.monotonic() - failing_since > self._patience:
                     self._fail(SourceError(f"gave up after {self._patience:.0f} s: {error.message}", hint=error.hint))
+                else:
+                    log.warning("the log is read again from position %d on: %s", self._position, error.message)
                 self._stopped.wait(delay)
                 delay = min(delay * 2, 10.0)
             except DBLogError as error:
@@ -249,29 +275,38 @@ class Capture:
 
     def _follow(self) -> None:
         """Read until the connection breaks. A transaction of which only a part had arrived is read again."""
+        stream = self._open_log()
+        try:
+            while not self._stopped.is_set():
+                self._turn(stream)
+        finally:
+            self._open.abort()
+            stream.close()
+
+    def _open_log(self) -> LogStream:
+        """Open the log where it is captured up to."""
         stream = self._source.stream(self._position, self._coordinate)
         with self._changed:
             self._opened = True
             self._changed.notify_all()
-        # `_coordinate` stays as it is: `_position` may be of another server's log
-        self._open = OpenSegment(self._new_file, self._position, stream.coordinate)
-        self._heard = time.monotonic()
-        try:
-            acknowledged = 0.0
-            self._leave.clear()
-            while not self._stopped.is_set():
-                if self._leave.is_set():
-                    raise ConnectionLost("the server ends sessions")
-                if time.monotonic() - acknowledged > ACKNOWLEDGE_SECONDS:
-                    stream.acknowledge(self._acknowledged)
-                    acknowledged = time.monotonic()
-                if self._full():
-                    self._stopped.wait(0.05)
-                    continue
-                self._step(stream)
-        finally:
-            self._open.abort()
-            stream.close()
+        # `_coordinate` stays that of `_position`, which another server may have counted
+        self._open = self._new_segment(self._position, stream.coordinate)
+        self._heard = self._effects.monotonic()
+        self._acknowledged_at = 0.0
+        self._leave = None
+        return stream
+
+    def _turn(self, stream: LogStream) -> None:
+        """Acknowledge what Spark has committed, if it is time, and read on, if that is allowed."""
+        if self._leave is not None:
+            raise ConnectionLost(f"the server ends sessions: {self._leave}")
+        if self._effects.monotonic() - self._acknowledged_at > ACKNOWLEDGE_SECONDS:
+            stream.acknowledge(self._acknowledged)
+            self._acknowledged_at = self._effects.monotonic()
+        if self._full():
+            self._stopped.wait(0.05)
+        else:
+            self._step(stream)
 
     def _step(self, stream: LogStream) -> None:
         """Read what has arrived, and publish the open segment if it is time.
@@ -307,14 +342,16 @@ class Capture:
             coordinate = self._source.coordinate(self._open.coordinate, Commits(), stream.idle_position)
             with self._changed:
                 self._position, self._coordinate = stream.idle_position, coordinate
-                self._open = OpenSegment(self._new_file, self._position, self._coordinate)
+                self._open = self._new_segment(self._position, self._coordinate)
                 self._changed.notify_all()
 
     def _full(self) -> bool:
-        """Whether to stop reading: the read-ahead limit is reached, no transaction is open, and no caller waits."""
+        """Whether to stop reading: the read-ahead limit is reached, no transaction is open, no caller waits, and there
+        are rows for the next batch. Spark commits a batch, and its log is removed, only when the next is planned."""
         with self._changed:
             ahead = sum(s.nbytes for s in self._segments)
-        return ahead > self._read_ahead and not self._awaited and not self._open.dirty
+            enough = ahead > self._read_ahead and any(s.end > self._delivered and s.files for s in self._segments)
+        return enough and not self._awaited and not self._open.dirty
 
     def _publish(self, token: str | None) -> None:
         """Close the open segment at its last commit and make it visible, unless a transaction is still arriving."""
@@ -322,7 +359,7 @@ class Capture:
             return
         segment = self._open.close()
         coordinate = self._source.coordinate(segment.coordinate, segment.commits, segment.end)
-        self._lag = max(0.0, time.time() - segment.committed_at), time.monotonic()
+        self._lag = max(0.0, self._effects.wall() - segment.committed_at), self._effects.monotonic()
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
@@ -332,7 +369,10 @@ class Capture:
                 while len(self._tokens) > MOST_TOKENS:
                     self._tokens.pop(next(iter(self._tokens)))
             self._changed.notify_all()
-        self._open = OpenSegment(self._new_file, segment.end, coordinate)
+        self._open = self._new_segment(segment.end, coordinate)
+
+    def _new_segment(self, start: int, coordinate: str | None) -> OpenSegment:
+        return OpenSegment(self._new_file, start, coordinate, self._effects)
 
     def _new_file(self, schema: TableSchema) -> LogWriter:
         self._files += 1

@@ -50,7 +50,9 @@ def _written(stream: LogStream, spool: Spool, start: Offset, end: Offset, *, bef
         return spool.log_writer(f"{life}-{files}", schema, before=before)
 
     def close(segment: OpenSegment) -> None:
-        written.append(followed_part(segment.close(), start.followed, spool.relabelled).files)
+        closed = segment.close()
+        written.append(followed_part(closed, start.followed, spool.relabelled).files)
+        spool.remove({f.path for f in closed.files} - {f.path for f in written[-1]})
 
     renumber = _Renumber(start.position, end.position)
     segment = OpenSegment(new_file, start.position, None)

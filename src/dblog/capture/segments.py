@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog.capture.effects import REAL, Effects
 from dblog.capture.spool import LogFile, LogWriter
 from dblog.core.dump import REPAIR_LIMIT, Staged
 from dblog.core.event import Op
@@ -147,8 +147,11 @@ def _has_plain_text(kind: pa.DataType) -> bool:
 class OpenSegment:
     """The segment being written: a file per table and schema version."""
 
-    def __init__(self, new_file: Callable[[TableSchema], LogWriter], start: int, coordinate: str | None) -> None:
+    def __init__(
+        self, new_file: Callable[[TableSchema], LogWriter], start: int, coordinate: str | None, effects: Effects = REAL
+    ) -> None:
         self._new_file = new_file
+        self._effects = effects
         self._start = start
         self.coordinate = coordinate
         self._writers: dict[tuple[TableName, str, str], LogWriter] = {}
@@ -168,11 +171,11 @@ class OpenSegment:
 
     @property
     def age(self) -> float:
-        return time.monotonic() - self._since
+        return self._effects.monotonic() - self._since
 
     def append(self, run: Run) -> None:
         if not self.dirty:
-            self.dirty, self._since = True, time.monotonic()
+            self.dirty, self._since = True, self._effects.monotonic()
         rows, nbytes = run.commits.rows + self._rows, run.commits.nbytes + self._nbytes
         self._commits.append(replace(run.commits, rows=rows, nbytes=nbytes))
         for schema, batch in run.changes:

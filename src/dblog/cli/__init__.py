@@ -1,7 +1,7 @@
 """The command line: `dblog --help`.
 
-`program` is the program itself: one application, its errors and exit codes. Every other module holds the commands of
-one theme. Commands import what they need when they run, so that `dblog --help` answers at once.
+`program` holds the application, its errors and exit codes; the other modules hold the commands. Commands import what
+they need when they run, so that `dblog --help` is quick.
 """
 
 from dblog.cli import (

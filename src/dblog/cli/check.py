@@ -46,25 +46,30 @@ def check(
     context: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="A pipeline's file: its source and its sinks.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="Check the source and the sinks of this pipeline's file.", show_default=False
+        ),
     ] = None,
     url: UrlOrFile = None,
     tables: TablesOrFile = None,
-    slot: Annotated[str | None, typer.Option(metavar="NAME", help="The replication slot of the stream.")] = None,
-    publication: Annotated[str | None, typer.Option(metavar="NAME", help="The publication of the stream.")] = None,
+    slot: Annotated[str | None, typer.Option(metavar="NAME", help="Check with this replication slot.")] = None,
+    publication: Annotated[str | None, typer.Option(metavar="NAME", help="Check with this publication.")] = None,
     watermark: Annotated[
-        str | None, typer.Option(metavar="HOW", help="table, or none for a stream that writes nothing to the source.")
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Check for watermarks in a table, or none: for a stream that writes nothing to the source.",
+        ),
     ] = None,
     admin_sql: Annotated[
-        bool, typer.Option("--admin-sql", help="Print the whole set-up as SQL for an administrator, and do nothing.")
+        bool, typer.Option("--admin-sql", help="Print the set-up as SQL for an administrator, and change nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Is a database ready for capture, and is a pipeline's FILE right? Show every problem with its fix.
+    """Check whether a database, or the pipeline of a FILE, is ready for capture; show every problem with its fix.
 
     Changes nothing. Exit code 1 means that a stream would refuse to start.
     """
-    from dblog.pipelines.preflight import preflight_of
     from dblog.pipelines.readiness import Findings, StreamFindings
     from dblog.spark.options import read_options
 
@@ -76,7 +81,7 @@ def check(
         raise ConfigError("there is neither a file nor both of --url and --tables", hint="dblog check shop.toml")
     given = {"url": url, "tables": tables, "slot": slot, "publication": publication, "watermark": watermark}
     options = read_options({name: value for name, value in given.items() if value is not None})
-    with preflight_of(options.source) as there:
+    with options.family.preflight(options.request) as there:
         if admin_sql:
             _print_sql(there.admin_sql(), as_json)
             return
@@ -87,7 +92,6 @@ def check(
 
 def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
     from dblog.pipelines.config import read_config
-    from dblog.pipelines.preflight import preflight_of
     from dblog.pipelines.readiness import Findings, check_streams, check_surroundings
     from dblog.pipelines.running import streams_of
 
@@ -96,7 +100,7 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
     if admin_sql:
         scripts = []
         for stream in streams:  # each has a slot of its own
-            with preflight_of(stream.read.source) as there:
+            with stream.read.family.preflight(stream.read.request) as there:
                 scripts.append(there.admin_sql())
         _print_sql("\n".join(dict.fromkeys("".join(scripts).splitlines())) + "\n", as_json)
         return

@@ -27,14 +27,14 @@ class DemoSource(StrEnum):
     rich_help_panel=FIRST_LOOK,
 )
 def demo(
-    source: Annotated[DemoSource, typer.Option(help="The database to run on.")] = DemoSource.postgres,
-    seconds: Annotated[float, typer.Option(min=0, help="How long rows are changed once the streams run.")] = 12.0,
-    rows: Annotated[int, typer.Option(min=6, help="Rows in the tables at the beginning.")] = 60_000,
-    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Leave the Parquet result in this folder.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Let Spark speak, on standard error.")] = False,
+    source: Annotated[DemoSource, typer.Option(help="Run on this database.")] = DemoSource.postgres,
+    seconds: Annotated[float, typer.Option(min=0, help="Change rows for this many seconds.")] = 12.0,
+    rows: Annotated[int, typer.Option(min=6, help="Create this many rows before the streams start.")] = 60_000,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the Parquet files in this folder.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's own output on standard error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Capture a busy database into Parquet and prove that nothing is lost.
+    """Capture a busy database into Parquet files and prove that nothing is lost.
 
     Starts an embedded PostgreSQL, or the machine's own MariaDB or MySQL, with a small shop, and Spark.
     Dumps and follows the shop's tables while they change.

@@ -1,4 +1,4 @@
-"""`dblog dump`: ask for a dump, and see it through."""
+"""`dblog dump`: request a dump and, with --wait, show its progress until it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 30.0
-"""So long may a pipeline be away, for a restart say, before nobody waits for its dump any more."""
+"""How long, in seconds, `--wait` waits for a pipeline that does not run, for example during a restart."""
 
 
 @app.command(
@@ -50,31 +50,43 @@ PATIENCE_SECONDS = 30.0
 def dump(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TABLES", help="Tables, or patterns of them.", show_default=False),
+        typer.Argument(
+            metavar="TABLES",
+            help="Dump these tables, or those that match a pattern like 'public.*'.",
+            show_default=False,
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All tables of the pipeline.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Dump all tables of the pipeline.")] = False,
     keys: Annotated[
-        str | None, typer.Option(metavar="K,K,...", help="Only the rows with these keys, of one column.")
+        str | None, typer.Option(metavar="K,K,...", help="Dump only the rows with these keys of one column.")
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Only this row, too; a composite key is a JSON list. Repeatable."),
+        typer.Option(
+            metavar="KEY", help="Dump only the row with this key; write a composite key as a JSON list. Repeatable."
+        ),
     ] = None,
     keys_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Only the rows with the keys in a file of JSON lines; - reads stdin."),
+        typer.Option(
+            metavar="FILE",
+            help="Dump only the rows with the keys in this file, a JSON value on each line; - reads standard input.",
+        ),
     ] = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only the rows under a condition.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Show the progress until the dump ends.")] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="Dump only the rows that meet this condition, in the database's SQL."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the dump ends, and show its progress.")] = False,
     location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for a dump of tables, of some rows, or of everything. Prints its id.
+    """Request a dump of tables, of some of their rows, or of all tables, and print its id.
 
-    The pipeline reads the rows beside the log and delivers them into the stream.
-    Without a running pipeline the dump is queued until it runs.
-    With --wait, exit code 1 means that the dump did not complete; after Ctrl-C it goes on.
+    The pipeline reads the rows in chunks between watermarks, and delivers them into its stream.
+    If it does not run, the request is queued until it does.
+    With --wait, exit code 1 means that the dump failed or was cancelled; Ctrl-C leaves it running.
     """
     from dblog.state.requests import State, read_request
 
@@ -122,7 +134,7 @@ def _say_submitted(pipeline: Pipeline, submitted: Dump, as_json: bool) -> None:
 
 
 def _keys(listed: str | None, single: Iterable[str] | None, file: str | None) -> Iterable[Any]:
-    """Keys as they were written. Numbers stay the texts they are."""
+    """The requested keys. Numbers are kept as texts, so that no digit is lost."""
     if listed is not None:
         parts = [part.strip() for part in listed.split(",")]
         if not all(parts):

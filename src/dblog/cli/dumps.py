@@ -1,4 +1,4 @@
-"""What became of dumps, and what shall: `dblog dumps`, `pause`, `resume`, `cancel`."""
+"""`dblog dumps`, `pause`, `resume`, `cancel`: the state of dumps, and how to change it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 STYLES = {"running": "cyan", "paused": "yellow", "completed": "green", "cancelled": "dim", "failed": "red"}
 
-DumpId = Annotated[str, typer.Argument(metavar="ID", help="The dump's id, or the number in front of it.")]
+DumpId = Annotated[str, typer.Argument(metavar="ID", help="Id of the dump, or the number it begins with.")]
 MaybeDumpId = Annotated[
-    str | None, typer.Argument(metavar="ID", help="The dump's id, or the number in front of it.", show_default=False)
+    str | None, typer.Argument(metavar="ID", help="Id of the dump, or the number it begins with.", show_default=False)
 ]
 
 
@@ -45,12 +45,14 @@ def numbers(dump: Dump) -> str:
 @app.command(epilog=examples("dblog dumps", "dblog dumps 3", "dblog dumps --json"), rich_help_panel=DUMPS)
 def dumps(
     dump_id: MaybeDumpId = None,
-    last: Annotated[int, typer.Option(min=0, metavar="N", help="So many of those that have ended; 0 for all.")] = 20,
+    last: Annotated[
+        int, typer.Option(min=0, metavar="N", help="List at most this many dumps that have ended; 0 lists all.")
+    ] = 20,
     location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the dumps: what was asked for, what became of it, how far it is. With an ID, all of one."""
+    """List the dumps with their state and progress; with an ID, show one in detail."""
     with pipeline_of(location, name) as pipeline:
         found = [pipeline.dump(dump_id)] if dump_id is not None else pipeline.dumps()
     if as_json:
@@ -68,7 +70,7 @@ def dumps(
 
 
 def dump_table(found: Iterable[Dump]) -> Table:
-    """The dumps, one on each line."""
+    """A table with a dump on each line."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for title in ("ID", "STATE", "WHAT"):
         table.add_column(title, no_wrap=title != "WHAT")
@@ -99,7 +101,7 @@ def state_of(dump: Dump) -> str:
 
 
 def what(dump: Dump) -> str:
-    """What was asked for, in short."""
+    """A short text of what was requested."""
     from dblog.core.dump import INITIAL, OWN
 
     request = dump.request
@@ -176,12 +178,12 @@ def _table_progress(tables: Iterable[tuple[str, TableProgress]]) -> Table:
 @app.command(epilog=examples("dblog pause 3", "dblog pause --all"), rich_help_panel=DUMPS)
 def pause(
     dump_id: MaybeDumpId = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dumps, also those to come.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Pause all dumps, and those requested later.")] = False,
     location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pause a dump, or all. The log flows on, and a dump goes on where it stopped."""
+    """Pause a dump, or all dumps. Changes from the log are still delivered."""
     _hold(dump_id, everything, True, location, name, as_json)
 
 
@@ -189,13 +191,13 @@ def pause(
 def resume(
     dump_id: MaybeDumpId = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Take back pause --all. Dumps that were paused one by one stay paused.")
+        bool, typer.Option("--all", help="Undo pause --all; dumps that were paused by their id stay paused.")
     ] = False,
     location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a paused dump go on, or all."""
+    """Resume a paused dump, or all dumps, where they stopped."""
     _hold(dump_id, everything, False, location, name, as_json)
 
 
@@ -223,7 +225,7 @@ def _hold(
 
 @app.command(epilog=examples("dblog cancel 3"), rich_help_panel=DUMPS)
 def cancel(dump_id: DumpId, location: StoreLocation = None, name: PipelineName = None, as_json: AsJson = False) -> None:
-    """End a dump for good. What it has delivered stays delivered."""
+    """Cancel a dump for good. Rows that it has delivered are not removed."""
     from dblog.state.requests import Wish
 
     with pipeline_of(location, name) as pipeline:

@@ -1,4 +1,4 @@
-"""`dblog forget`: remove from the state store what is known of a pipeline that is gone."""
+"""`dblog forget`: remove a pipeline from the state store."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dblog.errors import StateError
     rich_help_panel=PIPELINE,
 )
 def forget(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")],
     store: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a pipeline from the state store: its requests, settings, progress, events and status.
+    """Remove a pipeline from the state store: requests, settings, progress, events and status.
 
     Refuses a pipeline that runs. Checkpoints, replication slots and delivered data stay as they are.
     """

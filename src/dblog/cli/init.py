@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from dblog.pipelines.example import Database, Found
     from dblog.sources.problems import Problem
-    from dblog.spark.options import Options
 
 
 @app.command(
@@ -31,11 +30,13 @@ def init(
     url: Url,
     into: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The file; - prints it. Without it, <database>.toml."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file; - prints it. Without it, <database>.toml."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at a database and write a pipeline's file for it, with comments. The password is not written."""
+    """Write the file of a pipeline for a database, with comments and without the password."""
     from dblog.pipelines.config import slug
     from dblog.pipelines.example import example
 
@@ -71,7 +72,7 @@ def _look(url: str, name: str | None) -> tuple[Database, str]:
 
     whole = read_options({"url": url, "tables": "*.*", "slot": name or "dblog_init"})
     name = name or slug(whole.address.database)
-    tables = _only(whole)
+    tables = whole.family.all_tables(whole.request)
     given = {"url": url, "tables": tables, "slot": name}
     ways = {"table": _problems(given, "table")}
     if any(p.fatal for p in ways["table"]):
@@ -90,24 +91,11 @@ def _look(url: str, name: str | None) -> tuple[Database, str]:
     return Database(shown, variable, found, rest, writes=watermark == "table"), name
 
 
-def _only(options: Options) -> str:
-    """The tables to look at. A URL of MySQL that names a database means that one."""
-    from dblog.sources.mysql.source import MySQL
-    from dblog.sources.relational import WATERMARK
-
-    source = options.source
-    if not isinstance(source, MySQL):
-        return "*.*"
-    named = options.address.database
-    schemas = {named} if named else {t.schema for t in source.names() if t.schema != WATERMARK.schema}
-    return ", ".join('"' + s.replace('"', '""') + '".*' for s in sorted(schemas))
-
-
 def _problems(given: Mapping[str, str], watermark: str) -> Sequence[Problem]:
-    from dblog.pipelines.preflight import preflight_of
     from dblog.spark.options import read_options
 
-    with preflight_of(read_options({**given, "watermark": watermark}).source) as there:
+    options = read_options({**given, "watermark": watermark})
+    with options.family.preflight(options.request) as there:
         return there.problems()
 
 

@@ -1,5 +1,5 @@
-"""Standard error as a log of what happens: a line with its time and level for each change; on a terminal also one line
-in place, below them, that shows how far things are."""
+"""The log of `dblog run` on standard error: lines with time and level; on a terminal, also one line below them that is
+updated in place."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.live import Live
 from rich.text import Text
 
 SUMMARY_SECONDS = 300.0
-"""How often a summary is logged while nothing else happens."""
+"""How often, in seconds, a summary is logged."""
 
 STYLES = {"INFO": "dim", "WARNING": "yellow", "ERROR": "bold red"}
 
 
 class Log:
-    """Lines on a console. `live` shows a line in place, which needs a terminal that nobody else writes to."""
+    """Logs to a console. `live` shows a line in place, which needs a terminal that no other process writes to."""
 
     def __init__(self, console: Console, *, live: bool) -> None:
         self._console = console
@@ -30,11 +30,11 @@ class Log:
         return self._live is not None
 
     def line(self) -> AbstractContextManager[Any]:
-        """While this lasts, what is shown stands below the log."""
+        """While this lasts, the line in place is shown below the log."""
         return self._live or nullcontext()
 
     def show(self, text: str) -> None:
-        """Change the line in place. There is no spinner: it would cost more than all else that is done."""
+        """Change the line in place. There is no spinner: drawing it would cost more than everything else here."""
         if self._live is not None and text != self._shown:
             self._shown = text
             self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, sizes, times and log positions as text for people."""
 
 from __future__ import annotations
 
@@ -37,22 +37,17 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(at: float | None) -> str:
-    """A time in the past, by its distance from now."""
+    """How long ago a time was."""
     return "?" if at is None else f"{duration(max(0.0, time.time() - at))} ago"
 
 
 def moment(at: float | None) -> str:
-    """A time, by the clock here."""
+    """A time in the local time zone."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def place(position: int | None) -> str:
-    """A position of the log as PostgreSQL writes it: 0/16B3748."""
-    return "?" if position is None else f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
 def bar(part: float | None, width: int = 20) -> str:
-    """How much of something is done, of 0 to 1."""
+    """A bar for a share of 0 to 1."""
     if part is None:
         return ""
     part = min(max(part, 0.0), 1.0)

@@ -1,8 +1,7 @@
-"""The program: one application, what its commands have in common, and how a command ends.
+"""The application `dblog`: the options that commands share, how errors are shown, and exit codes.
 
-Errors of ours are shown on standard error as what failed and what to do, without a traceback. Exit codes: 0 fine,
-1 failed, 2 wrong usage or configuration, 3 no such pipeline, dump, slot or schema, or none runs where one must,
-130 interrupted.
+A DBLogError is shown on standard error with its hint, without a traceback. Exit codes: 0 success, 1 failure, 2 wrong
+usage or configuration, 3 no such pipeline, dump, slot or schema, or a pipeline that must run does not, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ if TYPE_CHECKING:
 
 FAILED, MISUSED, ABSENT, INTERRUPTED = 1, 2, 3, 130
 PANELS = FIRST_LOOK, PIPELINE, DUMPS, DATABASE = "A first look", "The pipeline", "Dumps", "The database"
-"""The groups of commands in the help."""
+"""The groups of commands in `dblog --help`."""
 
 _PASSWORD = re.compile(r"://[^/@:]*:[^@]+@|[?&](ssl)?password=")
 """Matches a URL that has a password."""
 WIDE = 400
-"""Columns of what is not a terminal: there nothing is wrapped or cut."""
+"""Width of output that is not a terminal, so that nothing is wrapped or cut."""
 
 
 class Program(TyperGroup):
-    """The application; it ends with an exit code that says how a command ended."""
+    """The application. Turns errors into messages and exit codes."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         commands: Any = self.commands
@@ -55,7 +54,7 @@ class Program(TyperGroup):
 app = typer.Typer(
     name="dblog",
     cls=Program,
-    help="Change data capture with full-state dumps (DBLog) as a Spark streaming source.",
+    help="Capture changes and full state of database tables with Spark (DBLog).",
     epilog="Start with: dblog demo",
     no_args_is_help=True,
     add_completion=False,
@@ -76,7 +75,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options of the program itself."""
@@ -92,7 +91,7 @@ def exit_code(error: DBLogError) -> int:
 
 
 def show(error: DBLogError) -> None:
-    """What failed and what to do about it, on standard error."""
+    """Print an error and its hint on standard error."""
     console = notes()
     console.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
     if error.hint:
@@ -100,11 +99,11 @@ def show(error: DBLogError) -> None:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help."""
+    """The examples at the end of a command's help."""
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
 
 
-# -- options that several commands have ----------------------------------------------------------------------------
+# -- options that several commands share ----------------------------------------------------------------------------
 
 StoreLocation = Annotated[
     str | None,
@@ -112,18 +111,18 @@ StoreLocation = Annotated[
         "--state",
         envvar="DBLOG_STATE",
         metavar="LOCATION",
-        help="The state store: a file, or sqlite:///file. Without it, one in your home directory.",
+        help="Use this state store: a file, or sqlite:///file. Without it, one in your home directory.",
     ),
 ]
 PipelineName = Annotated[
     str | None,
-    typer.Option("--pipeline", metavar="NAME", help="The pipeline; needed only where several share the state store."),
+    typer.Option("--pipeline", metavar="NAME", help="Choose the pipeline, if several share the state store."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 
 def _warn_of_password(context: typer.Context, parameter: typer.CallbackParam, url: str | None) -> str | None:
-    """Say that others can see a password that was typed. One from the environment is not shown to them."""
+    """Warn that other users can see a password that was typed. They cannot see one in the environment."""
     source = context.get_parameter_source(parameter.name or "")
     if url and _PASSWORD.search(url) and source is not None and source.name == "COMMANDLINE":
         text = "warning: others on this machine can see the password in --url, with ps: set DBLOG_URL instead"
@@ -136,21 +135,21 @@ def url_option(about: str) -> Any:
     return typer.Option(envvar="DBLOG_URL", metavar="URL", help=about, callback=_warn_of_password)
 
 
-_URL = url_option("The source, as postgresql://user:password@host/database.")
-_TABLES = typer.Option(metavar="PATTERNS", help="Tables to follow, like 'public.*, !public.tmp_*'.")
+_URL = url_option("Connect to this source, like postgresql://user:password@host/database.")
+_TABLES = typer.Option(metavar="PATTERNS", help="Follow the tables that match, like 'public.*, !public.tmp_*'.")
 Url = Annotated[str, _URL]
 Tables = Annotated[str, _TABLES]
 UrlOrFile = Annotated[str | None, _URL]
 TablesOrFile = Annotated[str | None, _TABLES]
-"""Not needed by a command that is given a pipeline's file."""
+"""Options that a command does not need if it is given a pipeline's file."""
 
 
-# -- what commands use ---------------------------------------------------------------------------------------------
+# -- helpers of commands ---------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def pipeline_of(location: str | None, name: str | None) -> Iterator[Pipeline]:
-    """The pipeline that is meant, in an open state store. Raises NotFound."""
+    """Open the state store and give the pipeline of this name, or the only one. Raises NotFound."""
     from dblog.state import open_store
     from dblog.state.pipeline import only_pipeline
 
@@ -160,8 +159,8 @@ def pipeline_of(location: str | None, name: str | None) -> Iterator[Pipeline]:
 
 @contextmanager
 def private_files(private: bool = True) -> Iterator[None]:
-    """Create files for the user alone, in this process and in those that it starts: keys and rows are in them. With
-    False, as the umask says."""
+    """Make new files readable by the user only, in this process and in those that it starts: they hold keys and rows.
+    With False, the umask decides."""
     before = os.umask(0o077)
     try:
         if not private:
@@ -172,7 +171,7 @@ def private_files(private: bool = True) -> Iterator[None]:
 
 
 def only_with_file(context: typer.Context, allowed: set[str]) -> None:
-    """Raise ConfigError when something was typed that a pipeline's file has a place for."""
+    """Raise ConfigError if an option was typed that belongs into the pipeline's file."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.name not in {*allowed, "file"} and given is not None and given.name == "COMMANDLINE":
@@ -180,7 +179,7 @@ def only_with_file(context: typer.Context, allowed: set[str]) -> None:
 
 
 def output() -> Console:
-    """Standard output. Nothing in a text is taken for markup: names and keys are other people's."""
+    """Standard output. Texts are never read as markup: names and keys come from the database."""
     return Console(width=None if sys.stdout.isatty() else WIDE, markup=False, highlight=False, emoji=False)
 
 
@@ -190,10 +189,10 @@ def notes() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One document."""
+    """Print one JSON document."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_line(value: Any) -> None:
-    """One of many documents, on a line of its own."""
+    """Print a JSON document on a line of its own, as one of many."""
     typer.echo(json.dumps(value, ensure_ascii=False))

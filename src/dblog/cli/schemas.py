@@ -1,4 +1,4 @@
-"""`dblog schemas`: every schema that an event was captured under, and what changed from one to the next."""
+"""`dblog schemas`: the table schemas that events were captured with, and what changed between them."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ Stored = Mapping[str, Any]
 )
 def schemas(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="What changed in this table, from version to version.")
+        str | None, typer.Argument(metavar="TABLE", help="Show how the schema of this table changed.")
     ] = None,
     diff: Annotated[
-        tuple[str, str] | None, typer.Option("--diff", metavar="A B", help="What changed from version A to version B.")
+        tuple[str, str] | None,
+        typer.Option("--diff", metavar="A B", help="Show what changed from schema version A to version B."),
     ] = None,
     store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the schemas that events were captured under: `_schema` of an event is the version of one of them."""
+    """List the table schemas that events were captured with; `_schema` of an event is the version of one."""
     if table is not None and diff is not None:
         raise ConfigError("a table and --diff exclude each other", hint="leave out one")
     with pipeline_of(store, name) as pipeline:
@@ -65,7 +66,7 @@ def schemas(
 
 
 def _version(known: Mapping[str, Stored], given: str) -> str:
-    """A version by its name, or the beginning of it."""
+    """The version that has this name, or begins with it."""
     found = [version for version in known if version.startswith(given)]
     if len(found) != 1:
         what = "there is no schema" if not found else "there are several schemas"
@@ -116,7 +117,7 @@ def _differences(old: Stored, new: Stored) -> list[str]:
 
 
 def _schema(stored: Stored) -> TableSchema:
-    """As far as it is stored: without the types that values have downstream."""
+    """The stored schema, without Arrow types, which are not stored."""
     import pyarrow as pa
 
     from dblog.core.schema import Column, TableName, TableSchema

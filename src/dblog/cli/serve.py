@@ -1,4 +1,4 @@
-"""`dblog serve`: the HTTP API, here alone; `dblog run --http` has it beside a pipeline."""
+"""`dblog serve`: the HTTP API in a process of its own; `dblog run --http` serves it beside a pipeline."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from dblog.cli.signals import stopping
 from dblog.control.installed import check_installed
 from dblog.errors import ConfigError
 
-Http = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve the HTTP API there.", show_default=False)]
+Http = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Serve the HTTP API on this address.", show_default=False)
+]
 TokenVariable = Annotated[
     str | None,
-    typer.Option("--token-env", metavar="VAR", help="The environment variable that holds the HTTP API's token."),
+    typer.Option(
+        "--token-env", metavar="VAR", help="Require the token in this environment variable from HTTP clients."
+    ),
 ]
 
 
@@ -26,12 +30,12 @@ TokenVariable = Annotated[
     rich_help_panel=PIPELINE,
 )
 def serve(
-    http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8080",
+    http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen on this address.")] = "127.0.0.1:8080",
     token_env: TokenVariable = None,
     store: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the HTTP API for the pipelines of a state store. Until Ctrl-C or a termination."""
+    """Serve the HTTP API for the pipelines of a state store, until Ctrl-C or SIGTERM."""
     with stopping() as stop, api(http, store, token_of(token_env)) as address:
         stop.listen()
         if as_json:
@@ -44,7 +48,7 @@ def serve(
 
 
 def token_of(variable: str | None) -> str | None:
-    """The token in an environment variable."""
+    """The value of the environment variable that holds the token. Raises ConfigError if it is not set."""
     if variable is None:
         return None
     token = os.environ.get(variable)

@@ -1,4 +1,4 @@
-"""`dblog set`: the throttle, changed while the pipeline runs."""
+"""`dblog set`: show and change the throttle while the pipeline runs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from dblog.errors import ConfigError
 def set_settings(
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Settings to change; without any, all are shown."),
+        typer.Argument(metavar="NAME=VALUE", help="Change this setting; without any, show all settings."),
     ] = None,
     location: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show or change how much dumps may ask of the database. Works at once, and outlives a restart.
+    """Show or change the throttle: how much load dumps may put on the source.
 
-    auto or none takes a setting back to its default.
+    A change takes effect at once and survives a restart. auto or none restores the default of a setting.
     """
     from dblog.core.throttle import read_settings
 
@@ -76,11 +76,5 @@ def _table(values: dict[str, Any]) -> Table:
         table.add_column(title, no_wrap=title == "SETTING")
     for setting in SETTINGS:
         if setting.name in values:
-            table.add_row(setting.name, _text(values[setting.name], setting.default), setting.takes, setting.about)
+            table.add_row(setting.name, setting.shown(values[setting.name]), setting.takes, setting.about)
     return table
-
-
-def _text(value: Any, default: str) -> str:
-    if value is None:
-        return default
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

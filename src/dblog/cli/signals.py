@@ -1,4 +1,4 @@
-"""What a command does when it is told to stop."""
+"""Signals: how Ctrl-C and SIGTERM stop a command."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dblog.errors import ConfigError
 
 
 class Stop:
-    """Whether somebody wants the program to stop, and by which signal. A second interruption ends it at once."""
+    """The signal that asked the program to stop, if any. A second Ctrl-C ends the program at once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._wanted = threading.Event()
 
     def listen(self) -> None:
-        """From now on. Spark's session takes the signal for itself when it starts."""
+        """Handle the signals from now on. Call it after Spark's session has started, which installs handlers too."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 
@@ -37,7 +37,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """While the session starts, either signal ends the program as an exception does."""
+    """Until `Stop.listen` is called, either signal ends the program by an exception."""
 
     def end(number: int, _: object) -> None:
         sys.exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -54,7 +54,7 @@ def stopping() -> Iterator[Stop]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """A termination ends the body the way an interruption does, so that it cleans up."""
+    """SIGTERM ends the body by an exception, so that it cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

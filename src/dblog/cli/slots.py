@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -28,7 +27,10 @@ from dblog.cli.program import (
 from dblog.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from dblog.sources.postgres.slots import Slot
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from dblog.sources.family import Slot, Slots
     from dblog.state.pipeline import Pipeline
 
 slots = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,11 +43,11 @@ app.add_typer(slots, name="slots", rich_help_panel=DATABASE)
 )
 def list_without_asking(
     ctx: typer.Context,
-    url: Annotated[str | None, url_option("The source, when no command is given.")] = None,
+    url: Annotated[str | None, url_option("Connect to this source, if no command is given.")] = None,
     location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replication slots of the database: list them, drop one of ours."""
+    """List the replication slots of a database, or drop one of DBLog's."""
     if ctx.invoked_subcommand is not None:
         return
     if url is None:
@@ -60,11 +62,9 @@ def list_without_asking(
     ),
 )
 def list_slots(url: Url, location: StoreLocation = None, as_json: AsJson = False) -> None:
-    """Show all replication slots of the database, who reads them, and how much log each keeps on the server."""
-    from dblog.sources.postgres.slots import read_slots
-
-    with closing(_connect(url)) as connection:
-        found = read_slots(connection)
+    """List the replication slots of a database, their readers, and how much log each keeps on the server."""
+    with _slots(url) as there:
+        found = there.list()
     owners = {s: p.name for s, p in _owners(location).items()}
     if as_json:
         print_json([{**asdict(s), "ours": is_ours(s.name, owners), "pipeline": owners.get(s.name)} for s in found])
@@ -78,58 +78,46 @@ def list_slots(url: Url, location: StoreLocation = None, as_json: AsJson = False
     "drop", epilog=examples("dblog slots drop dblog_public_orders_1a2b3c", "dblog slots drop dblog_shop --yes")
 )
 def drop(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The slot.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the replication slot.")],
     url: Url,
     publication: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its publication, if that is not called like the slot.")
+        str | None,
+        typer.Option(metavar="NAME", help="Drop this publication with it; without it, the one with the slot's name."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a slot of ours that nobody reads, and its publication.
+    """Drop a replication slot of DBLog's that no process reads, and its publication.
 
     The stream that used it cannot go on from its checkpoint any more: it must dump the tables again.
     """
-    from dblog.sources.postgres.slots import drop_slot
-
-    _check_family(url)
-    owners = _owners(location)
-    if not is_ours(name, owners):
-        raise SourceError(
-            f"replication slot {name!r} is not one of dblog's, as far as its name and the state store tell",
-            hint=f"if you are sure: select pg_drop_replication_slot('{name}')",
-        )
-    if name in owners and owners[name].running:
-        raise SourceError(
-            f"replication slot {name!r} is that of pipeline {owners[name].name!r}, which runs",
-            hint="stop the pipeline first",
-        )
-    with closing(_connect(url)) as connection:
+    with _slots(url) as there:
+        owners = _owners(location)
+        if not is_ours(name, owners):
+            raise SourceError(
+                f"replication slot {name!r} is not one of dblog's, as far as its name and the state store tell",
+                hint=f"if you are sure: {there.drop_sql(name)}",
+            )
+        if name in owners and owners[name].running:
+            raise SourceError(
+                f"replication slot {name!r} is that of pipeline {owners[name].name!r}, which runs",
+                hint="stop the pipeline first",
+            )
         if not yes:
-            _confirm(f"drop replication slot {name!r} of database {connection.info.dbname!r} for good?")
-        published = drop_slot(connection, name, publication or name)
+            _confirm(f"drop replication slot {name!r} of database {there.database!r} for good?")
+        published = there.drop(name, publication or name)
     if as_json:
         print_json({"dropped": name, "publication": (publication or name) if published else None})
     else:
         typer.echo(f"dropped slot {name}" + (f" and publication {publication or name}" if published else ""))
 
 
-def _connect(url: str) -> Any:
-    from dblog.databases.postgres.connect import connect
+def _slots(url: str) -> AbstractContextManager[Slots]:
+    from dblog.sources.family import family_of
 
-    _check_family(url)
-    return connect(url, application_name="dblog slots")
-
-
-def _check_family(url: str) -> None:
-    from dblog.databases.mysql.connect import SCHEMES
-
-    if url.partition("://")[0] in SCHEMES:
-        raise ConfigError(
-            "MySQL and MariaDB have no replication slots: they keep their log for a time, whoever reads it",
-            hint="dblog check tells whether that time is long enough",
-        )
+    family = family_of(url)
+    return family.slots(family.parse(url))
 
 
 def _confirm(question: str) -> None:
@@ -140,7 +128,7 @@ def _confirm(question: str) -> None:
 
 
 def is_ours(name: str, owners: dict[str, str] | dict[str, Pipeline]) -> bool:
-    from dblog.sources.postgres.slots import OURS
+    from dblog.sources.family import OURS
 
     return name.startswith(OURS) or name in owners
 
@@ -155,7 +143,7 @@ def _owners(location: str | None) -> dict[str, Pipeline]:
     return {slot: p for p in known if (slot := p.status().get("slot"))}
 
 
-def _table(found: list[Slot], owners: dict[str, str]) -> Table:
+def _table(found: Sequence[Slot], owners: dict[str, str]) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False)
     for title in ("SLOT", "OURS", "PIPELINE", "PLUGIN", "READ BY", "STATUS"):
         table.add_column(title, no_wrap=True)

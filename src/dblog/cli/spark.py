@@ -1,4 +1,4 @@
-"""What commands need that run Spark in their own process."""
+"""A Spark session in the process of a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session whose own files are in `work`."""
+    """A session that keeps its temporary files in `work`."""
     from pyspark.errors import PySparkException
 
     from dblog.sinks.packages import fetching
@@ -25,7 +25,7 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
 
     own = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
     own["spark.sql.warehouse.dir"] = str(work / "warehouse")
-    own["spark.hadoop.fs.permissions.umask-mode"] = f"{_umask():03o}"  # Java's files have their own
+    own["spark.hadoop.fs.permissions.umask-mode"] = f"{_umask():03o}"  # Java does not use the umask of the process
     own |= settings or {}
     try:
         with fetching(own.get("spark.jars.packages", "")):
@@ -47,6 +47,6 @@ def _umask() -> int:
 
 
 def own_console(stack: ExitStack) -> Console:
-    """Standard error as it is now, whatever is sent elsewhere later."""
+    """A console on the present standard error, which stays when standard error is redirected later."""
     file = stack.enter_context(os.fdopen(os.dup(2), "w", encoding="utf-8"))
     return Console(file=file, markup=False, highlight=False, emoji=False)

@@ -1,4 +1,4 @@
-"""`dblog status`: what the pipeline does, and how it is."""
+"""`dblog status`: state, lag, log position, replication slot and open dumps of a pipeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dblog.cli.dumps import dump_table
-from dblog.cli.number_format import ago, count, duration, moment, place, size
+from dblog.cli.number_format import ago, count, duration, moment, size
 from dblog.cli.program import (
     PIPELINE,
     AsJson,
@@ -37,12 +37,12 @@ REFRESH_SECONDS = 1.0
 
 @app.command(epilog=examples("dblog status", "dblog status --watch", "dblog status --json"), rich_help_panel=PIPELINE)
 def status(
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far the pipeline is, what it waits for, its slot and its dumps."""
+    """Show the pipeline's state, lag, log position, replication slot and open dumps."""
     with pipeline_of(store, name) as pipeline:
         if not watch:
             now, open_dumps = _look(pipeline)
@@ -78,14 +78,18 @@ def _page(now: dict[str, Any], open_dumps: list[Dump]) -> RenderableType:
 
 
 def _state(now: dict[str, Any]) -> str:
-    """A pipeline that knows no table yet and waits for something does not run: it waits."""
+    """The state to show. A pipeline that has no table yet and waits for something is `waiting`, not `running`."""
     starting = now["state"] == "running" and now.get("waiting") and not now.get("tables")
     return "waiting" if starting else str(now["state"])
 
 
 def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """What can be said; a pipeline that starts, or never did, has not told everything."""
+    """The lines of the page, for the facts that the pipeline has written so far."""
+    from dblog.sources.family import shown_position
     from dblog.state.pipeline import ALIVE
+
+    def place(name: str) -> str:
+        return shown_position(now.get("source"), now.get(name))
 
     if now.get("error"):
         yield "error", Text(str(now["error"]), "red")
@@ -96,7 +100,7 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if now["state"] not in ALIVE and "updated_at" in now:
         yield "last seen", ago(now["updated_at"])
     if "source" in now:
-        yield "source", f"{now['source']}{_tables(now)}, slot {now.get('slot', '?')}"
+        yield "source", f"{now['source']}{_tables(now)}{_reader(now)}"
     if "started_at" in now:
         yield "process", f"{now.get('pid', '?')} on {now.get('host', '?')}, started {ago(now['started_at'])}"
     if "lag_seconds" in now or "lag_bytes" in now:
@@ -104,9 +108,9 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         behind = f"; the log arrives {duration(captured)} after the commit" if captured is not None else ""
         yield "lag", f"{duration(now.get('lag_seconds'))}, {size(now.get('lag_bytes'))}{behind}"
     if "position" in now:
-        reached = f"{place(now['position'])} delivered, {place(now.get('captured'))} captured"
-        yield "position", f"{reached}, {place(now.get('latest'))} is the end of the log"
-    if now.get("slot_health"):
+        reached = f"{place('position')} delivered, {place('captured')} captured"
+        yield "position", f"{reached}, {place('latest')} is the end of the log"
+    if "wal_status" in (now.get("slot_health") or {}):
         yield "slot", _slot(now["slot_health"])
     if "events" in now or "rows" in now:
         dropped = f"{count(now.get('dropped'))} dropped as stale"
@@ -132,6 +136,14 @@ def _slot(health: dict[str, Any]) -> Text:
     active = "active" if health.get("active") else "not active"
     kept = size(health.get("retained_bytes"))
     return Text(f"{active}, {health.get('wal_status', '?')}, {kept} of log kept{left}", "" if sound else "yellow")
+
+
+def _reader(now: dict[str, Any]) -> str:
+    """What the database knows the stream by."""
+    for name, word in (("slot", "slot"), ("server_id", "server id")):
+        if name in now:
+            return f", {word} {now[name]}"
+    return ""
 
 
 def _tables(now: dict[str, Any]) -> str:

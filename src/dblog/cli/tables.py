@@ -34,9 +34,10 @@ from dblog.errors import ConfigError
 )
 def tables(
     context: typer.Context,
-    url: Annotated[str | None, url_option("Ask this database, not the pipeline; needs --tables.")] = None,
+    url: Annotated[str | None, url_option("Ask this database instead of the pipeline; needs --tables.")] = None,
     patterns: Annotated[
-        str | None, typer.Option("--tables", metavar="PATTERNS", help="With --url: which tables, like 'public.*'.")
+        str | None,
+        typer.Option("--tables", metavar="PATTERNS", help="With --url, show the tables that match, like 'public.*'."),
     ] = None,
     store: StoreLocation = None,
     name: PipelineName = None,

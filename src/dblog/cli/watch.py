@@ -1,4 +1,4 @@
-"""`dblog watch`: what the algorithm does, as it does it."""
+"""`dblog watch`: the events of the algorithm as they happen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dblog.cli.number_format import count, duration, place
+from dblog.cli.number_format import count, duration
 from dblog.cli.program import (
     PIPELINE,
     AsJson,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 
-KINDS = {
+LINES = {
     "watermark_written": "watermark {token}",
     "watermark_seen": "watermark {token} at {position}",
     "round_opened": "{chunks} chunks are selected",
@@ -44,7 +44,7 @@ KINDS = {
     "table_renamed": "table {table} is called {name} now",
     "table_left_out": "table {table} is left out{because}",
 }
-"""The kinds of events, and how each is told."""
+"""The line for each kind of event, with its fields; `because` is its reason, `op` and `lsn` are of the newer event."""
 
 STYLES = {
     "row_dropped": "yellow",
@@ -64,22 +64,25 @@ STYLES = {
 def watch(
     kind: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND", help="Only this kind of event. Repeatable. Kinds: " + ", ".join(KINDS) + "."),
+        typer.Option(
+            metavar="KIND", help="Print only events of this kind. Repeatable. Kinds: " + ", ".join(LINES) + "."
+        ),
     ] = None,
-    last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Begin with the last N events.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens next.")] = True,
+    last: Annotated[int, typer.Option(min=0, max=10_000, metavar="N", help="Print the last N events first.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Keep printing new events until Ctrl-C.")] = True,
     store: StoreLocation = None,
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what the algorithm does: watermarks, chunks, dropped rows, commits. Until Ctrl-C."""
-    kinds = set(kind or KINDS)
-    if unknown := sorted(kinds - set(KINDS)):
-        raise ConfigError(f"there are no events of kind {unknown[0]!r}", hint="the kinds are " + ", ".join(KINDS))
+    """Print what the algorithm does as it happens: watermarks, chunks, dropped rows, commits."""
+    kinds = set(kind or LINES)
+    if unknown := sorted(kinds - set(LINES)):
+        raise ConfigError(f"there are no events of kind {unknown[0]!r}", hint="the kinds are " + ", ".join(LINES))
     with pipeline_of(store, name) as pipeline:
         entries = pipeline.events(limit=max(last, 1) if kind is None else 10_000)
         wanted = [value for _, value in entries if _is_wanted(value, kinds, all_of_them=kind is None)]
-        _show(wanted[-last:] if last else [], as_json)
+        source = pipeline.status().get("source")
+        _show(wanted[-last:] if last else [], source, as_json)
         if not follow:
             return
         if not pipeline.running:
@@ -91,14 +94,16 @@ def watch(
                 time.sleep(LOOK_SECONDS)
                 continue
             after = entries[-1][0]
-            _show([value for _, value in entries if _is_wanted(value, kinds, all_of_them=kind is None)], as_json)
+            _show(
+                [value for _, value in entries if _is_wanted(value, kinds, all_of_them=kind is None)], source, as_json
+            )
 
 
 def _is_wanted(event: Value, kinds: Collection[str], *, all_of_them: bool) -> bool:
     return all_of_them or event.get("kind") in kinds
 
 
-def _show(events: list[Value], as_json: bool) -> None:
+def _show(events: list[Value], source: str | None, as_json: bool) -> None:
     console = output()
     for event in events:
         if as_json:
@@ -107,25 +112,29 @@ def _show(events: list[Value], as_json: bool) -> None:
         kind = str(event.get("kind", "?"))
         at = float(event.get("at", 0.0))
         clock = time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"
-        line = Text.assemble((clock, "dim"), "  ", (f"{kind:17}", STYLES.get(kind, "")), "  ", told(event))
+        line = Text.assemble((clock, "dim"), "  ", (f"{kind:17}", STYLES.get(kind, "")), "  ", told(event, source))
         console.print(line, soft_wrap=True)
 
 
-def told(event: Value) -> str:
-    """What happened, in words; of a kind that is not known here, its fields."""
+def told(event: Value, source: str | None = None) -> str:
+    """An event of the database `source` as a sentence; if its kind is not declared here, its fields as JSON."""
     kind = event.get("kind")
-    if kind not in KINDS:
+    if kind not in LINES:
         return json.dumps({name: value for name, value in event.items() if name not in ("at", "kind")})
-    return KINDS[kind].format_map(_Words(event))
+    return LINES[kind].format_map(_Words(event, source))
 
 
 class _Words(dict[str, str]):
-    """The fields of an event in words; one that is absent is a question mark."""
+    """The fields of an event as texts; a field that is absent is a question mark."""
 
-    def __init__(self, event: Value) -> None:
+    def __init__(self, event: Value, source: str | None) -> None:
+        from dblog.sources.family import shown_position
+
         super().__init__({name: self._word(name, value) for name, value in event.items()})
         by: Any = event.get("by") or {}
-        self.update(op=str(by.get("op", "change")), lsn=place(by.get("lsn")))
+        self.update(op=str(by.get("op", "change")), lsn=shown_position(source, by.get("lsn")))
+        if isinstance(event.get("position"), int):
+            self["position"] = shown_position(source, event["position"])
         self["because"] = f": {event['reason']}" if event.get("reason") else ""
 
     def __missing__(self, name: str) -> str:
@@ -136,8 +145,6 @@ class _Words(dict[str, str]):
         match name, value:
             case "token", str():
                 return value[:8]
-            case "position", int():
-                return place(value)
             case "seconds", int() | float():
                 return duration(value)
             case "key", list():

@@ -57,7 +57,7 @@ Answers = dict[int | str, dict[str, Any]]
 
 
 class Refused(DBLogError):
-    """The store answers, and what was asked cannot be done now."""
+    """The request cannot be done in the present state."""
 
 
 class Stores:
@@ -79,7 +79,7 @@ class Stores:
 
 
 def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> FastAPI:
-    """The API over a state store. With a token everything but the health of the server needs it."""
+    """The API over a state store. If there is a token, all routes except the health probes need it."""
     if token is not None and not token.strip():
         raise ConfigError("the token is empty", hint="set one, or none at all to serve this machine only")
     app = FastAPI(
@@ -159,7 +159,7 @@ def _pipeline(stores: Stores) -> APIRouter:
 
     @router.get("/status")
     def status(choice: Chosen) -> Status:
-        """What the pipeline last said of itself."""
+        """The status that the pipeline wrote last."""
         with stores.pipeline(choice) as pipeline:
             return Status.model_validate(pipeline.status())
 
@@ -171,7 +171,7 @@ def _pipeline(stores: Stores) -> APIRouter:
 
     @router.get("/schemas")
     def schemas(choice: Chosen) -> Schemas:
-        """Every schema that an event was captured under."""
+        """All table schemas that events were captured with."""
         with stores.pipeline(choice) as pipeline:
             return Schemas.model_validate({"pipeline": pipeline.name, "schemas": pipeline.schemas()})
 
@@ -189,13 +189,13 @@ def _pipeline(stores: Stores) -> APIRouter:
 
     @router.post("/pause")
     def pause(choice: Chosen) -> Settings:
-        """No new rounds of any dump; the log flows on."""
+        """Pause all dumps. Changes from the log are still delivered."""
         with stores.pipeline(choice) as pipeline:
             return Settings.of(pipeline.change({"paused": True}))
 
     @router.post("/resume")
     def resume(choice: Chosen) -> Settings:
-        """Dumps go on."""
+        """Resume all dumps."""
         with stores.pipeline(choice) as pipeline:
             return Settings.of(pipeline.change({"paused": False}))
 
@@ -224,7 +224,7 @@ def _dumps(stores: Stores) -> APIRouter:
 
     @router.get("/{dump_id}")
     def show_dump(dump_id: str, choice: Chosen) -> DumpState:
-        """One dump, by its id or the number in front of it."""
+        """One dump, by its id or the number it begins with."""
         with stores.pipeline(choice) as pipeline:
             return DumpState.of(pipeline.dump(dump_id))
 
@@ -235,22 +235,22 @@ def _dumps(stores: Stores) -> APIRouter:
             except NotFound:
                 raise
             except StateError as error:
-                pipeline.dump(dump_id)  # Raises when it is the store that does not answer.
+                pipeline.dump(dump_id)  # raises if the store does not answer
                 raise Refused(error.message, hint=error.hint) from error
 
     @router.post("/{dump_id}/pause", responses=_problems(409))
     def pause_dump(dump_id: str, choice: Chosen) -> DumpState:
-        """No new rounds of this dump."""
+        """Pause this dump."""
         return wish(dump_id, choice, Wish.pause)
 
     @router.post("/{dump_id}/resume", responses=_problems(409))
     def resume_dump(dump_id: str, choice: Chosen) -> DumpState:
-        """This dump goes on."""
+        """Resume this dump."""
         return wish(dump_id, choice, Wish.run)
 
     @router.post("/{dump_id}/cancel", responses=_problems(409))
     def cancel_dump(dump_id: str, choice: Chosen) -> DumpState:
-        """End this dump."""
+        """Cancel this dump."""
         return wish(dump_id, choice, Wish.cancel)
 
     return router
@@ -264,7 +264,7 @@ def _events(stores: Stores, hub: Hub) -> APIRouter:
         following: Annotated[Following, Query()],
         last_event_id: Annotated[Number | SkipJsonSchema[None], Header()] = None,
     ) -> EventStream:
-        """What the algorithm does, as it happens: server-sent events. `Last-Event-ID` goes on after that entry."""
+        """What the algorithm does, as server-sent events. `Last-Event-ID` continues after that entry."""
 
         def chosen() -> str:
             with stores.pipeline(following) as pipeline:

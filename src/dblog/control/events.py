@@ -1,9 +1,9 @@
-"""A pipeline's events as they happen, over server-sent events.
+"""The events of a pipeline as server-sent events.
 
-Every subscriber first reads what it has missed from the store, at its own pace. When it has come as far as the
-pipeline's feed it joins it: one task that reads the store for all of them. What a subscriber does not take in time
-waits in a queue; when that is full the subscriber is dropped, so that nobody ever waits for it. It comes back with the
-number of the last entry it has seen and misses nothing that is still kept.
+A subscriber first reads the entries it has missed from the store, at its own pace. When it has caught up it joins the
+pipeline's feed: one task that reads the store for all subscribers. Entries that a subscriber has not taken yet wait in
+its queue. If the queue is full the subscriber is dropped, so that a slow one delays no other; it may reconnect with the
+number of the last entry it has seen, and misses nothing that the store still keeps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, closing
-from enum import StrEnum
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -26,7 +25,7 @@ from dblog.state.store import Store, Value
 POLL_SECONDS = 0.25
 HEARTBEAT_SECONDS = 15.0
 STUCK_SECONDS = 30.0
-"""A connection that takes nothing for so long is given up."""
+"""How long, in seconds, a client may take no data before its connection is closed."""
 BATCH = 500
 QUEUE = 2000
 MOST_SUBSCRIBERS = 100
@@ -38,31 +37,14 @@ Entry = tuple[int, Value]
 log = logging.getLogger(__name__)
 
 
-class Kind(StrEnum):
-    """The kinds of events."""
-
-    watermark_written = "watermark_written"
-    watermark_seen = "watermark_seen"
-    round_opened = "round_opened"
-    chunk_selected = "chunk_selected"
-    row_dropped = "row_dropped"
-    chunk_emitted = "chunk_emitted"
-    offset_committed = "offset_committed"
-    dump_started = "dump_started"
-    dump_ended = "dump_ended"
-    table_joins = "table_joins"
-    table_renamed = "table_renamed"
-    table_left_out = "table_left_out"
-
-
 class Busy(DBLogError):
-    """There are as many subscribers as are served."""
+    """The greatest number of subscribers is reached."""
 
     retryable = True
 
 
 class Subscriber:
-    """One listener: what it has not taken yet, or that it was too slow."""
+    """A client of the event stream, with the entries that it has not taken yet."""
 
     def __init__(self, after: int, kinds: Collection[str]) -> None:
         self.dropped = False
@@ -76,7 +58,7 @@ class Subscriber:
         return [e for e in entries if not self._kinds or e[1].get("kind") in self._kinds]
 
     def offer(self, entries: Sequence[Entry]) -> None:
-        """Queue what is new to it; never waits."""
+        """Queue the entries that are new to it. Never waits."""
         wanted = self.wants([e for e in entries if e[0] > self._after])
         if len(self._pending) + len(wanted) > QUEUE:
             self.dropped = True
@@ -92,7 +74,7 @@ class Subscriber:
         self._news.set()
 
     async def take(self) -> list[Entry]:
-        """All that waits; nothing when a heartbeat is due first, or when it has ended."""
+        """The queued entries; none if a heartbeat is due first, or if the subscriber has ended."""
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS):
                 await self._news.wait()
@@ -106,7 +88,7 @@ class Subscriber:
 
 
 class Feed:
-    """What the subscribers of one pipeline share: how far the log is read, and the task that reads it."""
+    """The task that reads the events of one pipeline for its subscribers, and the number of the last entry it read."""
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
@@ -135,17 +117,17 @@ class Hub:
             feed.end()
 
     async def position(self, name: str, after: int | None) -> int:
-        """Where a stream begins: after a number, or with what comes next."""
+        """The number after which a stream begins: the given one, or that of the newest entry."""
         newest = await self._read(name, None, 1)
         last = newest[-1][0] if newest else 0
         if after is None:
             return last
-        # A greater number was given by another log, which this one replaces.
+        # A greater number is from an earlier store, which this one has replaced.
         return after if after <= last else 0
 
     async def follow(self, name: str, position: int, kinds: Collection[str]) -> AsyncGenerator[bytes]:
-        """The text of a stream, until its subscriber is dropped or the hub closes."""
-        # With an id of its own, so that a client that loses the connection early comes back to the same place.
+        """The chunks of a stream, until its subscriber is dropped or the hub closes."""
+        # The id lets a client that loses the connection early continue from here.
         yield b": connected\nid: %d\n\n" % position
         while True:
             feed = self._feeds.get(name)
@@ -159,7 +141,7 @@ class Hub:
             elif self.closed:
                 return
             elif feed and read_before > position:
-                feed.end()  # It has read another log, which this one replaces.
+                feed.end()  # it has read an earlier store, which this one has replaced
                 await asyncio.sleep(POLL_SECONDS)
             elif joined := self._join(name, position, subscriber):
                 break
@@ -184,7 +166,7 @@ class Hub:
         return feed
 
     async def _feed(self, name: str, feed: Feed) -> None:
-        """Read for all subscribers of a pipeline, as long as there are any."""
+        """Read the events of a pipeline while it has subscribers."""
         try:
             while feed.subscribers:
                 entries: Sequence[Entry] = ()
@@ -214,7 +196,7 @@ def _text(entries: Sequence[Entry]) -> bytes:
 
 
 class EventStream(Response):
-    """The answer that never ends by itself. Ends with the client, the hub, or when the client takes nothing."""
+    """An endless answer. It ends when the client leaves or takes no data, or when the hub closes."""
 
     media_type = "text/event-stream"
 

@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, and how much they may send."""
+"""Checks before every route: the token, the host, and the size of the body."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 MOST_BYTES = 1024 * 1024
 
 OPEN = ("/health", "/health/live", "/health/ready")
-"""What needs no token: whoever looks after processes asks these."""
+"""Health probes, open without a token."""
 
 
 def problem(status: int, error: str, hint: str | None = None, headers: dict[str, str] | None = None) -> JSONResponse:
-    """An answer that says what went wrong and what to do."""
-    # Half a surrogate pair may come in with what was asked, and cannot go out.
+    """An answer with an error and a hint."""
+    # A request may hold half a surrogate pair, which cannot be encoded.
     error = error.encode(errors="backslashreplace").decode()
     return JSONResponse({"error": error, "hint": hint}, status, headers)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's own, for which nobody else can listen or ask."""
+    """Whether a host name or address is a loopback address, which other machines cannot reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -33,8 +33,8 @@ def is_loopback(host: str) -> bool:
 
 
 class Gate:
-    """Lets pass who has the token. Without a token, lets pass what names this machine: a web page from elsewhere that
-    makes its reader's browser ask names another host, or another origin."""
+    """Lets a request pass that has the token. If there is no token, its host and origin must be this machine: a web
+    page of another site that makes the browser send requests has another host or origin."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self.app = app
@@ -72,7 +72,7 @@ class Gate:
 
 
 class Limit:
-    """Ends the reading of a body that is too large, whether or not it says so beforehand."""
+    """Refuses a body that is too large, with or without a Content-Length."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Are the packages there that the HTTP API needs? Asked before the modules are imported that use them."""
+"""Checks that the packages of the HTTP API are installed, before modules that need them are imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics, worked out from what the pipelines have written to the state store."""
+"""Prometheus metrics, computed from what the pipelines have written to the state store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATES = (*ALIVE, "stopped", "failed", "lost", "never started")
 WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 
 Sample = tuple[Mapping[str, str], float | None]
-"""Labels beside `pipeline`, and the value; None is left out."""
+"""Labels beside `pipeline`, and the value; a sample without a value is left out."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: what it is called, what it says, and how it is worked out."""
+    """One metric: its name, its type, what it measures, and how it is computed."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -113,7 +113,7 @@ METRICS = (
     Metric("dblog_select_seconds_total", "counter", "time spent in selects of chunks", _status("select_seconds")),
     Metric("dblog_last_select_seconds", "gauge", "how long the last select took", _status("last_select_seconds")),
     Metric("dblog_spool_bytes", "gauge", "size of the spool", _status("spool_bytes")),
-    Metric("dblog_slot_active", "gauge", "1 while somebody reads the replication slot", _slot("active")),
+    Metric("dblog_slot_active", "gauge", "1 while the replication slot is being read", _slot("active")),
     Metric("dblog_slot_retained_bytes", "gauge", "log that the database keeps for the slot", _slot("retained_bytes")),
     Metric("dblog_slot_safe_bytes", "gauge", "log until the slot may be lost; absent: no limit", _slot("safe_bytes")),
     Metric("dblog_slot_wal_status", "gauge", "1 for the slot's present `status`, else 0", _wal_status),

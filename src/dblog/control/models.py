@@ -20,11 +20,12 @@ from pydantic import (
 from pydantic.config import JsonDict, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
-from dblog.control.events import Kind
 from dblog.core.throttle import SETTINGS, Throttle, read_settings
+from dblog.state.events import EventKind
 from dblog.state.requests import MOST_KEYS, MOST_TEXT, Dump, State
 
 ABOUT = {s.name: f"{s.about}; {s.takes}" for s in SETTINGS}
+BOUNDS = {s.name: s.kind.bounds for s in SETTINGS if s.kind.bounds is not None}
 
 Number = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """Of an entry in a log of events."""
@@ -58,11 +59,11 @@ class Following(Choice):
     """Which events."""
 
     after: Number | SkipJsonSchema[None] = Field(None, description="only entries after this number; 0 for all kept")
-    kind: list[Kind] = Field([], description="only these kinds; may be repeated")
+    kind: list[EventKind] = Field([], description="only these kinds; may be repeated")
 
 
 def _text(value: str) -> str:
-    """JSON may hold half a surrogate pair, which is no text."""
+    """Refuse half a surrogate pair, which JSON may hold and no text can."""
     value.encode()
     return value
 
@@ -129,43 +130,46 @@ def _whole(value: Any) -> Any:
 WHOLE = BeforeValidator(_whole)
 
 
-def _between(least: float, most: float) -> Any:
+def _bounded(setting: str) -> Any:
+    least, most = BOUNDS[setting]
     return Field(strict=True, ge=least, le=most, allow_inf_nan=False)
 
 
 class Change(BaseModel):
-    """Settings to change; those that are left out stay. null, auto or none take one back to its default."""
+    """Settings to change; the others stay as they are. null, auto or none restore the default of a setting."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rows_per_second": 5000}]})
 
     @model_validator(mode="before")
     @classmethod
     def _explain(cls, given: Any) -> Any:
-        """What is wrong with a setting is said best where settings are read; only JSON's types are checked here."""
+        """Let `read_settings` explain a wrong value, in its own words; the model checks the types of JSON only."""
         if isinstance(given, dict):
             read_settings(given)
         return given
 
     paused: StrictBool | Default = Field(None, description=ABOUT["paused"])
-    chunk_rows: Annotated[int, Field(strict=True, ge=1, le=10_000_000), WHOLE] | Default = Field(
-        None, description=ABOUT["chunk_rows"]
+    chunk_rows: Annotated[int, _bounded("chunk_rows"), WHOLE] | Default = Field(None, description=ABOUT["chunk_rows"])
+    select_seconds: Annotated[float, _bounded("select_seconds")] | Default = Field(
+        None, description=ABOUT["select_seconds"]
     )
-    select_seconds: Annotated[float, _between(0.001, 60)] | Default = Field(None, description=ABOUT["select_seconds"])
-    chunks: Annotated[int, Field(strict=True, ge=1, le=1000), WHOLE] | Default = Field(
-        None, description=ABOUT["chunks"]
+    chunks: Annotated[int, _bounded("chunks"), WHOLE] | Default = Field(None, description=ABOUT["chunks"])
+    delay_seconds: Annotated[float, _bounded("delay_seconds")] | Default = Field(
+        None, description=ABOUT["delay_seconds"]
     )
-    delay_seconds: Annotated[float, _between(0, 86_400)] | Default = Field(None, description=ABOUT["delay_seconds"])
-    rows_per_second: Annotated[float, _between(1, 1e9)] | Default = Field(None, description=ABOUT["rows_per_second"])
-    max_select_seconds: Annotated[float, _between(0.001, 3600)] | Default = Field(
+    rows_per_second: Annotated[float, _bounded("rows_per_second")] | Default = Field(
+        None, description=ABOUT["rows_per_second"]
+    )
+    max_select_seconds: Annotated[float, _bounded("max_select_seconds")] | Default = Field(
         None, description=ABOUT["max_select_seconds"]
     )
-    max_lag_seconds: Annotated[float, _between(0.001, 86_400)] | Default = Field(
+    max_lag_seconds: Annotated[float, _bounded("max_lag_seconds")] | Default = Field(
         None, description=ABOUT["max_lag_seconds"]
     )
     probe: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | Default = Field(
         None, description=ABOUT["probe"]
     )
-    probe_max: Annotated[float, _between(-1e300, 1e300)] | Default = Field(None, description=ABOUT["probe_max"])
+    probe_max: Annotated[float, _bounded("probe_max")] | Default = Field(None, description=ABOUT["probe_max"])
 
 
 # -- answers -------------------------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ class Waiting(BaseModel):
 
 
 class Health(BaseModel):
-    """Ready: the store answers and the pipelines run, or have not waited for long."""
+    """Ready: the store answers, and the pipelines run or have waited for less than `unready_after` seconds."""
 
     live: Literal[True] = True
     ready: bool
@@ -237,7 +241,7 @@ class SlotHealth(BaseModel):
 
 
 class Status(BaseModel):
-    """What a pipeline last said of itself. Counters are of its present life."""
+    """The status that a pipeline wrote last. Counters begin at 0 when it starts."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -291,7 +295,7 @@ class TableDump(BaseModel):
 
 
 class DumpState(BaseModel):
-    """A dump: what was requested and what became of it."""
+    """A dump: the request, its state and its progress."""
 
     id: str
     kind: Literal["initial", "repair", "all", "table", "keys", "where"]

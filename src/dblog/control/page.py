@@ -1,6 +1,6 @@
 """The page `/docs`: every route with its parameters and the fields of its body, from the API's own description.
 
-It is plain HTML without a script: a page that loads one from another host hands the API over to that host.
+It is plain HTML without a script: a page that loads scripts from another host gives that host access to the API.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _parameters(route: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _fields(route: Mapping[str, Any], description: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The fields of a body. One that has alternatives is told with the fields of all of them."""
+    """The fields of a body; if it has alternatives, the fields of all of them."""
     found: dict[str, str] = {}
     waiting = [content["schema"] for content in route.get("requestBody", {}).get("content", {}).values()]
     while waiting:

@@ -1,4 +1,4 @@
-"""The HTTP server: in the foreground until a signal, or in a thread as long as a `with` lasts."""
+"""The HTTP server: in the foreground until a signal, or in a thread while a `with` block runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dblog.errors import ConfigError
 from dblog.state import open_store
 
 STOP_SECONDS = 5
-"""How long requests may still take when the server stops."""
+"""How long, in seconds, requests may still take when the server stops."""
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of events when it stops: they would not end by themselves."""
+    """Ends the event streams when it stops: they do not end by themselves."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
         super().__init__(config)
@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(address: str, location: str | None = None, token: str | None = None) -> None:
-    """Serve the control plane of a state store until the process is told to stop."""
+    """Serve the HTTP API of a state store until a signal stops the process."""
     server, bound = _prepare(address, location, token)
     with bound, suppress(KeyboardInterrupt):
         server.run(sockets=[bound])
@@ -42,7 +42,7 @@ def serve(address: str, location: str | None = None, token: str | None = None) -
 
 @contextmanager
 def serving(address: str, location: str | None = None, token: str | None = None) -> Iterator[str]:
-    """Serve in a thread, and give the URL. Port 0 takes any that is free."""
+    """Serve in a thread, and give the URL. Port 0 takes any free port."""
     server, bound = _prepare(address, location, token)
     with bound:
         host, port = bound.getsockname()[:2]
@@ -69,7 +69,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def check_address(address: str, token: str | None) -> None:
-    """Raise ConfigError when nothing could be served at the address now."""
+    """Raise ConfigError if the server could not listen on the address."""
     _listening(address, token).close()
 
 

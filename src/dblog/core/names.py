@@ -65,6 +65,21 @@ def parse_patterns(text: str, option: str = "tables", *, default_schema: str = "
     return tuple(_pattern(e, x, option, text, default_schema) for e, x in zip(entries, excluded, strict=True))
 
 
+def qualified(text: str, schema: str) -> str:
+    """A list of patterns with `schema` in front of every name that has none; what is qualified stays as it is. Takes
+    only text that `parse_patterns` has accepted."""
+    names: list[list[int]] = [[]]
+    for token in _TOKEN.finditer(text.rstrip()):
+        if token["mark"] == ",":
+            names.append([])
+        elif token["mark"] is None:
+            names[-1].append(token.start("plain") if token["quoted"] is None else token.start("quoted") - 1)
+    prefix = schema if re.fullmatch(r"[^\s\".,!*?\[]+", schema) else '"' + schema.replace('"', '""') + '"'
+    for alone in reversed([at[0] for at in names if len(at) == 1]):
+        text = f"{text[:alone]}{prefix}.{text[alone:]}"
+    return text
+
+
 def parse_table(text: str, option: str = "table", *, default_schema: str = "public") -> TableName:
     """One table's name. Raises ConfigError that names the option."""
     patterns = parse_patterns(text, option, default_schema=default_schema)

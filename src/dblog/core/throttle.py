@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from dblog.core.settings import Kind, Setting, flag, number, optional, wrong_value
 from dblog.errors import ConfigError
 
 
@@ -28,91 +29,66 @@ class Throttle:
     probe_max: float | None = None
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One setting: its allowed values, its effect and its default, in words, and how it is read."""
-
-    name: str
-    takes: str
-    about: str
-    default: str
-    read: Callable[[Any], Any]
-
-
-def _flag(value: Any) -> bool:
-    known = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False, "1": True, "0": False}
-    return known[str(value).strip().lower()]
-
-
-def _number(least: float, most: float, kind: type = float) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if isinstance(value, bool):
-            raise ValueError(value)
-        number = kind(value)
-        if not least <= number <= most or (isinstance(value, float) and number != value):
-            raise ValueError(value)
-        return number
-
-    return read
-
-
-def _text(value: Any) -> str:
+def _query(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 4000:
-        raise ValueError(value)
+        raise ValueError
     return value.strip()
 
 
 SETTINGS = (
-    Setting("paused", "true or false", "no new rounds of any dump; the log flows on", "false", _flag),
-    Setting("chunk_rows", "auto or 1 to 10000000", "rows per chunk", "auto", _number(1, 10_000_000, int)),
+    Setting("paused", "no new rounds of any dump; the log flows on", flag(), False),
+    Setting("chunk_rows", "rows per chunk", optional(number(1, 10_000_000), "auto"), None),
     Setting(
         "select_seconds",
-        "auto or 0.001 to 60",
         "how long a chunk's select should take when chunk_rows is auto",
-        "auto",
-        _number(0.001, 60),
+        optional(number(0.001, 60), "auto"),
+        None,
     ),
-    Setting("chunks", "auto or 1 to 1000", "chunks per round, selected in parallel", "auto", _number(1, 1000, int)),
-    Setting("delay_seconds", "0 to 86400", "pause between two rounds", "0", _number(0, 86_400)),
-    Setting("rows_per_second", "none or 1 to 1e9", "rows read per second, on average", "none", _number(1, 1e9)),
+    Setting("chunks", "chunks per round, selected in parallel", optional(number(1, 1000), "auto"), None),
+    Setting("delay_seconds", "pause between two rounds", number(0.0, 86_400.0), 0.0),
+    Setting("rows_per_second", "rows read per second, on average", optional(number(1.0, 1e9)), None),
     Setting(
-        "max_select_seconds",
-        "none or 0.001 to 3600",
-        "back off while a chunk's select takes longer",
-        "none",
-        _number(0.001, 3600),
+        "max_select_seconds", "back off while a chunk's select takes longer", optional(number(0.001, 3600.0)), None
     ),
     Setting(
         "max_lag_seconds",
-        "none or 0.001 to 86400",
         "back off while the log arrives later than this after the commit",
-        "none",
-        _number(0.001, 86_400),
+        optional(number(0.001, 86_400.0)),
+        None,
     ),
-    Setting("probe", "none or an SQL query of one number", "a measure of the source's load", "none", _text),
-    Setting("probe_max", "none or a number", "back off while the probe gives more", "none", _number(-1e300, 1e300)),
+    Setting("probe", "a measure of the source's load", optional(Kind("an SQL query of one number", _query)), None),
+    Setting("probe_max", "back off while the probe gives more", optional(number(-1e300, 1e300, "a number")), None),
 )
+"""The fields of `Throttle` as users set them."""
 
-NONE = ("auto", "none")
-"""Either word sets a setting back to its default."""
+DEFAULT = ("auto", "none")
+"""Either word, or null, takes any setting back to its default."""
 
 
 def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of settings that people wrote as text or JSON. Raises ConfigError with the setting and the value."""
+    """Check settings given as text or JSON. Raises ConfigError that names setting and value."""
     known = {s.name: s for s in SETTINGS}
     result: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}", hint="the settings are " + ", ".join(known))
-        setting = known[name]
-        if value is None or (isinstance(value, str) and value.strip().lower() in NONE):
-            result[name] = next(f.default for f in fields(Throttle) if f.name == name)
-            continue
         try:
-            result[name] = setting.read(value)
-        except (ValueError, TypeError, KeyError, OverflowError):
-            raise ConfigError(f"setting {name!r} has the value {value!r}", hint=f"allowed is {setting.takes}") from None
+            result[name] = _read(known[name], value)
+        except (ValueError, TypeError):
+            raise wrong_value(f"setting {name!r}", known[name], value) from None
     return result
+
+
+def _read(setting: Setting, value: Any) -> Any:
+    if value is None or (isinstance(value, str) and value.strip().lower() in DEFAULT):
+        return setting.default
+    if isinstance(value, str):
+        return setting.kind.parse(value)
+    if isinstance(setting.default, bool) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON does not tell 5.0 from 5
+    return setting.kind.read(value)
 
 
 PENALTY_SECONDS, MOST_PENALTY_SECONDS = 1.0, 60.0

@@ -1,1 +1,1 @@
-"""Pipelines: what `dblog run` makes of a file. One stream for each sink, which neither stops nor waits for another."""
+"""The pipelines of `dblog run`: one stream for each sink. A stream neither stops nor waits for another."""

@@ -1,4 +1,4 @@
-"""Spark's checkpoint of a stream, read from outside: where the stream goes on when it is started again."""
+"""Reads Spark's checkpoint of a stream: the offset from which the stream continues when it is started again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dblog.core.offset import Offset
 
 
 def resume_offset(checkpoint: Path) -> Offset | None:
-    """The offset from which a stream needs the log: that of its last committed batch, or of its first planned one.
-    None when the stream is new. Raises PositionLost for an offset of another version.
+    """The offset from which a stream needs the log: that of the last committed batch or, if none is committed, of the
+    first planned one. None for a new stream. Raises PositionLost for an offset of another version.
 
-    A file of the folder `offsets` has a version line, a line of Spark's own, and one line for each source; ours is the
-    only source. A file that is torn (Spark was killed while it wrote the very first one) counts as not written.
+    A file of the folder `offsets` has a version line, a line of Spark's own, and one line for each source; a stream has
+    one source. A file that is incomplete (Spark was killed while it wrote the very first one) counts as not written.
     """
     planned, committed = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
     if not planned:

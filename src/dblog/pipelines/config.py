@@ -1,4 +1,4 @@
-"""A pipeline's file: read, and checked as a whole before anything begins.
+"""The configuration of a pipeline, and its file: read, and checked as a whole before anything begins.
 
     [source]     the database and its tables
     [pipeline]   the name, where to keep what a restart needs, how often
@@ -6,7 +6,8 @@
     [[table]]    what becomes of tables on their way
     [[sink]]     where the rows go
 
-All problems are told at once, each with its key, its value and what is allowed.
+All problems are reported at once, each with its key, its value and what is allowed. Without a file, the flags of
+`dblog run` make a `Config` too (`dblog.cli.flags`).
 """
 
 from __future__ import annotations
@@ -19,34 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from dblog.core.names import parse_patterns
+from dblog.core.settings import Setting, check_settings, nearest
 from dblog.core.throttle import read_settings as read_throttle
 from dblog.errors import ConfigError
+from dblog.pipelines.file_settings import ELSEWHERE, PIPELINE, RESTARTS, SINK, SOURCE, TABLE
 from dblog.pipelines.secrets import Secret, filled, with_password
 from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
-from dblog.sinks.route import MASKS, Route
-from dblog.sinks.settings import Kind, Setting, check_settings, choice, flag, mapping, nearest, number, text, texts
-from dblog.spark.options import OPTIONS, Options, read_options
+from dblog.sinks.route import Route
+from dblog.spark.options import Options, option_names, read_options
 from dblog.state.pipeline import UNREADY_SECONDS
-
-EVERY_SECONDS = 5.0
-RESTARTS = 5
-
-ELSEWHERE = {
-    "url": "source.url",
-    "table": "source.tables",
-    "tables": "source.tables",
-    "dump": "source.dump",
-    "watermark": "source.watermark",
-    "columns": "include in [[table]]",
-    "slot": "pipeline.name",
-    "pipeline": "pipeline.name",
-    "state": "pipeline.state",
-    "spool": "pipeline.spool",
-    "deliver": "nothing: sinks read ranges",
-    "before": "nothing: a sink asks for old rows when it wants them",
-}
-"""Options of the Spark source that a file has another word for."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +45,13 @@ class SinkConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A pipeline as its file has it. Secrets in it do not show themselves."""
+    """A pipeline as a file, or the flags of `dblog run`, describe it. `repr` does not show the secrets in it."""
 
-    path: Path
+    base: Path
+    """The folder in which relative paths of sinks begin: that of the file, or the working directory."""
     name: str
     folder: Path
-    """What a restart needs is kept here, a folder for each sink."""
+    """Holds a folder for each sink, with its checkpoint and spool."""
     spool: str | None
     every: float
     state: str | None
@@ -75,21 +59,23 @@ class Config:
     token: str | None
     throttle: Mapping[str, Any]
     source: Mapping[str, str]
-    """Options of the Spark source that all streams share."""
+    """Options of the Spark source that all streams have in common."""
     sinks: tuple[SinkConfig, ...]
     alone: bool
-    """Whether the file has one sink only."""
+    """Whether the pipeline has only one sink, counting those that are not enabled."""
     secrets: tuple[str, ...]
     restarts: int = RESTARTS
-    """How often a stream that failed is started again within ten minutes."""
+    """How often a failed stream is restarted within ten minutes."""
     unready_after: float = UNREADY_SECONDS
-    """After how many seconds a stream that waits for its sink, or restarts, is not ready."""
+    """After how many seconds of waiting for its sink, or of restarts, a stream counts as not ready."""
     private: bool = True
-    """Whether what the sinks write is for the user of the process alone."""
+    """Whether only the user of the process may read the files that sinks write."""
+    slot: str | None = None
+    """The replication slot of the only stream. None: the slot of each stream has the stream's name."""
 
 
 def read_config(path: Path) -> Config:
-    """Read a pipeline's file. Raises ConfigError with all that is wrong."""
+    """Read a pipeline's file. Raises ConfigError that names every problem."""
     return _File(path, _document(path)).config()
 
 
@@ -104,117 +90,11 @@ def _document(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{str(path)!r} is not TOML: {error}", hint='texts stand in quotes: url = "..."') from None
 
 
-# -- what may be written -----------------------------------------------------------------------------------------------
-
-
-def _matching(pattern: str, takes: str) -> Kind:
-    def read(value: Any) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError
-        return str(value)
-
-    return Kind(takes, read)
-
-
-def _tables() -> Kind:
-    lists = texts()
-
-    def read(value: Any) -> str:
-        return value if isinstance(value, str) and value else ", ".join(lists.read(value or None))
-
-    return Kind('patterns like ["public.*", "!public.tmp_*"]', read)
-
-
-def _scalars() -> Kind:
-    def read(value: Any) -> dict[str, str]:
-        if not isinstance(value, dict) or not all(isinstance(item, (str, int, float)) for item in value.values()):
-            raise TypeError
-        return {n: str(item).lower() if isinstance(item, bool) else str(item) for n, item in value.items()}
-
-    return Kind("a table of texts, numbers and true or false", read)
-
-
-def _target() -> Kind:
-    def read(value: Any) -> str:
-        try:
-            if not isinstance(value, str) or not value.format(schema="s", table="t"):
-                raise TypeError
-        except (KeyError, IndexError, AttributeError):
-            raise ValueError from None
-        return value
-
-    return Kind("a name in which {schema} and {table} stand for those of the source", read)
-
-
-def _masks() -> Kind:
-    columns = mapping()
-
-    def read(value: Any) -> dict[str, str]:
-        found: dict[str, str] = columns.read(value)
-        if not set(found.values()) <= set(MASKS):
-            raise ValueError
-        return found
-
-    return Kind(f"a table of columns, each with {' or '.join(MASKS)}", read)
-
-
-SOURCE = (
-    Setting("url", "the database", text("a URL like postgresql://user@host/database, or mysql://..."), secret=True),
-    Setting("password", "of the URL's user", text(), default=None, secret=True),
-    Setting("tables", "which tables to follow", _tables()),
-    Setting("dump", "whether each table's full state comes first", choice("initial", "never"), default="initial"),
-    Setting("watermark", "none: write nothing to the source", choice("table", "none"), default="table"),
-    Setting("options", "other options of the Spark source", _scalars(), default={}),
-)
-PIPELINE = (
-    Setting(
-        "name",
-        "what people call it, and the replication slot; without it, the file's name",
-        _matching("[a-z0-9_]{1,40}", "1 to 40 lower-case letters, digits and underscores"),
-        default=None,
-    ),
-    Setting("folder", "where a restart finds what it needs; without it, <file>.dblog beside the file", text(), None),
-    Setting("spool", "where captured log and chunks wait; without it, in the folder", text("a folder or URI"), None),
-    Setting("every", "seconds from batch to batch", number(0.0, 86_400.0), default=EVERY_SECONDS),
-    Setting("restarts", "of a failed stream within ten minutes", number(0, 100), default=RESTARTS),
-    Setting(
-        "unready_after",
-        "seconds of waiting for a sink, or of restarts, until /health/ready says 503",
-        number(0.0, 86_400.0),
-        default=UNREADY_SECONDS,
-    ),
-    Setting("state", "the state store", text("a file or off"), default=None),
-    Setting("private", "false: others may read the output, as the umask says", flag(), default=True),
-    Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
-    Setting("token", "the HTTP API's token", text(), default=None, secret=True),
-)
-TABLE = (
-    Setting("match", "the tables that are meant", text('a pattern like "public.orders" or "public.*"')),
-    Setting("target", "the name in the target", _target(), default=None),
-    Setting("include", "only these columns, and the key", texts(), default=None),
-    Setting("exclude", "all columns but these", texts(), default=()),
-    Setting("rename", "other names for columns", mapping(), default={}),
-    Setting("mask", "columns whose values are hidden", _masks(), default={}),
-    Setting("where", "which rows, in Spark's SQL", text("a condition"), default=None),
-    Setting("sinks", "for which sinks; without it, for all", texts("a list of sinks' names"), default=None),
-)
-SINK = (
-    Setting("type", "the kind of sink", text("one of the types of sinks")),
-    Setting(
-        "name",
-        "what to call it; without it, its type",
-        _matching("[a-z0-9_]{1,22}", "1 to 22 lower-case letters, digits and underscores"),
-        default=None,
-    ),
-    Setting("enabled", "false: as if it were not there", flag(), default=True),
-)
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 class _File:
-    """One file on its way to become a Config."""
+    """Reads one file and collects its problems."""
 
     def __init__(self, path: Path, document: Mapping[str, Any]) -> None:
         self._path = path
@@ -237,7 +117,7 @@ class _File:
         if self._problems:
             raise self._error()
         return Config(
-            path=self._path,
+            base=self._beside,
             name=pipeline["name"] or slug(self._path.stem),
             folder=self._beside / Path(pipeline["folder"] or f"{self._path.stem}.dblog").expanduser(),
             spool=self._absolute(pipeline["spool"]),
@@ -265,7 +145,7 @@ class _File:
         values = self._section("source", self._document.get("source", {}), SOURCE)
         if not {"url", "tables", "options"} <= values.keys():
             return {}, None
-        names = {o.name.lower(): o.name for o in OPTIONS}
+        names = {name.lower(): name for name in option_names(values["url"])}
         for name in values["options"]:
             if name.lower() in ELSEWHERE:
                 self._wrong(f"source.options.{name} cannot be set", f"what to write is {ELSEWHERE[name.lower()]}")
@@ -283,7 +163,7 @@ class _File:
             return {}, None
 
     def _sinks(self) -> list[dict[str, Any]]:
-        """The sinks that can be told by their names."""
+        """The sinks that have a type and a name."""
         found: list[dict[str, Any]] = []
         given = self._list("sink")
         for nth, table in enumerate(given, 1):
@@ -308,7 +188,7 @@ class _File:
         return found
 
     def _routes(self, sinks: Sequence[str], schema: str) -> list[tuple[Route, Sequence[str]]]:
-        """What is said of tables, each with the sinks for which it is said."""
+        """The routes, each with the names of the sinks that it applies to."""
         found: list[tuple[Route, Sequence[str]]] = []
         for nth, table in enumerate(self._list("table"), 1):
             where = f"table.{table.get('match', nth)}"
@@ -354,7 +234,7 @@ class _File:
         return []
 
     def _section(self, where: str, given: Any, known: Sequence[Setting]) -> dict[str, Any]:
-        """A value for each setting that is right; the problems are remembered."""
+        """The values of the settings that are right; problems are collected."""
         if not isinstance(given, dict):
             self._wrong(f"{where!r} is not a table", f"write [{where}]")
             return {}
@@ -394,5 +274,5 @@ def _secrets(value: Any) -> list[str]:
 
 
 def slug(stem: str) -> str:
-    """A name for a pipeline, from that of a file or a database."""
+    """A name for a pipeline, made from the name of a file or a database."""
     return re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40] or "pipeline"

@@ -1,7 +1,7 @@
-"""The way of a batch from the stream to its sink.
+"""Hands the batches of a stream to its sink.
 
-While the sink writes, the chunks of the next window are selected: both read the database of this very moment or files
-of the spool, and neither needs the other. The stream plans its next batch when both are done.
+While the sink writes a batch, another thread selects the chunks of the next window: neither depends on the other. The
+stream plans its next batch when both are done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dblog.work.tasks import Emit, Log
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0
 """Seconds until a sink that is away is tried again, doubled each time, and the longest wait."""
 REMEMBERED = 1000
-"""As many batches as Spark could be asked for the progress of, and more."""
+"""For how many batches `Delivery.rows` is kept: more than Spark keeps progress reports for."""
 
 
 class Delivery:
@@ -51,7 +51,7 @@ class Delivery:
         self._tasks = read.settings.parallelism
         self._stopped = threading.Event()
         self.rows: dict[int, int] = {}
-        """By the number of a batch: how many rows of dumps the sink has been given up to it. Of the last batches."""
+        """Rows of dumps that the sink has been given up to and including a batch, by the batch's number."""
         self._given = 0
         self.begun = False
         """Whether the sink has been given anything."""
@@ -84,7 +84,7 @@ class Delivery:
                 self._sink.write(batch)
                 return
             except Exception as error:
-                away = plain(error)  # a task of the sink's may have found out
+                away = plain(error)  # an error of a task comes inside one of Spark's
                 if not isinstance(away, SinkUnreachable):
                     raise
                 self._away(away.message)
@@ -98,7 +98,7 @@ def _table(found: TableRange) -> TableBatch:
 
 
 class _Beside:
-    """Something that is done in a thread while the block runs; what it raises is raised at the end."""
+    """Runs `call` in a thread while the block runs. An error of `call` is raised at the end of the block."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._error: BaseException | None = None

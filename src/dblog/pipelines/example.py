@@ -1,4 +1,4 @@
-"""A pipeline's file to begin with, made from what a database has. It runs as it is, and shows what else can be said."""
+"""The file that `dblog init` writes for a database: it runs as it is, and comments show further settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dblog.core.schema import TableName
 from dblog.sources.problems import Problem
 
 MOST_TABLES = 50
-"""So many are listed."""
+"""How many tables the file lists at most."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Found:
 
 @dataclass(frozen=True)
 class Database:
-    """What the database was found to have."""
+    """What `dblog init` has found in a database."""
 
     url: str
-    """Without any secret."""
+    """The URL without secrets."""
     variable: str | None
-    """The environment variable that the password is to be in."""
+    """The environment variable for the password; None if the URL has none."""
     tables: Sequence[Found]
     problems: Sequence[Problem]
-    """What else keeps a stream from running."""
+    """Other problems that keep a stream from running."""
     writes: bool
     """Whether watermarks can be written."""
 
@@ -120,7 +120,7 @@ def _rows(table: Found) -> str:
 
 
 def pattern(table: TableName) -> str:
-    """The pattern that means this table alone."""
+    """The pattern that matches this table only."""
     return f"{_quoted(table.schema)}.{_quoted(table.name)}"
 
 
@@ -130,11 +130,11 @@ def _quoted(name: str) -> str:
 
 
 def _toml(text: str) -> str:
-    """A text as TOML has it."""
+    """A text as a TOML string."""
     literal = '"' in text and not re.search(r"['\x00-\x1f\x7f]", text)
     return f"'{text}'" if literal else json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _line(text: str) -> str:
-    """On one line, with nothing that a comment may not have."""
+    """A text on one line, without the control characters that a TOML comment must not have."""
     return re.sub(r"[\x00-\x1f\x7f]+", " ", text)

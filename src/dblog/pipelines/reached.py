@@ -1,4 +1,4 @@
-"""How far a stream is, as its last batch tells."""
+"""How far a stream has come, from the progress that Spark reports for a batch."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dblog.spark.progress import offset
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a stream is."""
+    """How far a stream has come with a batch."""
 
     batch: int
     position: int | None
     seconds: float
     at: str
     changes: int
-    """Of the log, since the stream was started."""
+    """Changes of the log delivered since the stream was started."""
     rows: int
-    """Of dumps, likewise."""
+    """Rows of dumps delivered since the stream was started."""
     dumping: bool
     """Whether a dump has anything left to read or to deliver after this batch."""
     tables: tuple[str, ...]
-    """Those whose changes are delivered."""
+    """The tables whose changes are delivered."""
     caught_up: bool
     """Whether all captured log is delivered."""
 
 
 def reached_by(progress: Any, rows: int, before: tuple[int, int]) -> Reached:
-    """What Spark's progress of a batch says, and how many `rows` of dumps the sink has been given. `before` are the
+    """Read Spark's progress report of a batch. `rows` of dumps were given to the sink by this query; `before` are the
     changes and rows of earlier queries of the stream."""
     end, latest = offset(progress, "endOffset"), offset(progress, "latestOffset")
     position, tables = end.get("pos"), tuple(".".join(t) for t in end.get("tables", ()))

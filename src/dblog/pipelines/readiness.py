@@ -1,11 +1,11 @@
-"""Everything that must be right before a pipeline starts: the one list of checks of `dblog check` and `dblog run`.
+"""The checks that `dblog check` and `dblog run` make before a pipeline starts.
 
     surroundings   Java, the state store, the address of the HTTP API
-    routes         what the file says of tables fits the tables
-    source         the preflight, the names of columns, and the log that a checkpoint goes on from; for each stream
-    sink           what the sink itself finds wrong; for each stream
+    routes         each [[table]] of the file fits the tables that it matches
+    source         for each stream: the preflight, the names of columns, whether the log from the checkpoint on exists
+    sink           for each stream: the checks of the sink itself
 
-The checks change nothing and start no Spark.
+The checks change nothing and do not start Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dblog.control.installed import check_installed
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, DBLogError, PositionLost, SinkUnreachable
 from dblog.pipelines.config import Config
-from dblog.pipelines.preflight import preflight_of
 from dblog.pipelines.running import Stream
 from dblog.sources.problems import Problem, refuse
 from dblog.spark.java import check_java
@@ -27,13 +26,13 @@ from dblog.work.rows import check_names
 
 @dataclass(frozen=True)
 class StreamFindings:
-    """What was found for the stream of one sink."""
+    """What the checks have found for the stream of one sink."""
 
     tables: tuple[TableName, ...] = ()
     problems: tuple[Problem, ...] = ()
-    """Of the source."""
+    """Problems of the source."""
     sink: DBLogError | None = None
-    """What the sink finds wrong."""
+    """The error of the sink's own check."""
 
     def error(self) -> DBLogError | None:
         """Why the stream cannot run; None when it can, or when waiting may help (`Problem.passing`, a sink away)."""
@@ -49,24 +48,24 @@ class Findings:
     """What the checks have found."""
 
     surroundings: Mapping[str, DBLogError | None] = field(default_factory=dict)
-    """By what was looked at: `java`, `state`, `http`."""
+    """Errors by what was checked: `java`, `state`, `http`."""
     streams: Mapping[str, StreamFindings] = field(default_factory=dict)
     """By the name of the sink."""
 
     @property
     def problems(self) -> list[Problem]:
-        """Those of the source, of all streams, once each."""
+        """The problems of the source, of all streams, each once."""
         return list(dict.fromkeys(p for found in self.streams.values() for p in found.problems))
 
     @property
     def fatal(self) -> int:
-        """How much must be put right first."""
+        """How many problems keep the pipeline from starting."""
         errors = [*self.surroundings.values(), *(found.sink for found in self.streams.values())]
         return sum(p.fatal for p in self.problems) + sum(error is not None for error in errors)
 
 
 def check_surroundings(config: Config, token: str | None) -> dict[str, DBLogError | None]:
-    """What the pipeline needs beside its source and its sinks."""
+    """Check what the pipeline needs beside its source and its sinks."""
     found = {"java": _found(check_java)}
     if config.state != "off":
         found["state"] = _found(lambda: check_store(config.state))
@@ -76,14 +75,14 @@ def check_surroundings(config: Config, token: str | None) -> dict[str, DBLogErro
 
 
 def check_streams(streams: Sequence[Stream]) -> dict[str, StreamFindings]:
-    """What is wrong with source and sink of each stream. Raises ConfigError when what the file says of tables does not
-    fit them, and ConnectionLost when the source is away."""
+    """Check source and sink of each stream. Raises ConfigError when a route does not fit its tables, and ConnectionLost
+    when the source does not answer."""
     check_routes(streams)
     return {stream.sink_name: _check_stream(stream) for stream in streams}
 
 
 def check_routes(streams: Sequence[Stream]) -> None:
-    """Whether the tables have what is said of them. Asks the database. Raises ConfigError."""
+    """Check that each route fits the tables that it matches; asks the database. Raises ConfigError."""
     if not any(s.routes for s in streams):
         return
     tables = streams[0].read.source.tables()
@@ -101,12 +100,12 @@ def check_routes(streams: Sequence[Stream]) -> None:
 
 
 def _check_stream(stream: Stream) -> StreamFindings:
-    source, resumes = stream.read.source, stream.resumes
-    with preflight_of(source, followed=None if resumes is None else resumes.tables) as there:
+    resumes, followed = stream.resumes, None if stream.resumes is None else stream.resumes.tables
+    with stream.read.family.preflight(stream.read.request, followed=followed) as there:
         problems = [*there.problems(), *_unfit_names(stream)]
     if resumes is not None and resumes.position is not None and not any(p.lost for p in problems):
         try:
-            source.check_position(resumes.position, resumes.coordinate)
+            stream.read.source.check_position(resumes.position, resumes.coordinate)
         except PositionLost as error:
             problems.append(Problem(error.message, error.hint or "", lost=True))
     return StreamFindings(tuple(there.tables), tuple(problems), stream.check())

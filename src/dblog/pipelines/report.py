@@ -1,7 +1,7 @@
-"""What a stream's own process says of it in the state store: whether it waits for its sink, or restarts.
+"""Writes to the state store whether a stream runs, waits for its sink, or restarts.
 
-The source's process writes the rest of the status. A thread writes here, so that the stream never waits for the store.
-It sleeps while there is nothing new to say.
+The source's process writes the rest of the status. The writing is done in a thread of its own, so that the stream never
+waits for the store; the thread sleeps until the state changes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dblog.state import open_store
 from dblog.state.pipeline import RESTARTING, RUNNING, SILENT_SECONDS, WAITING, Pipeline
 
 REPEAT_SECONDS = SILENT_SECONDS / 4
-"""How often a state other than `running` is written again: a reader takes it for past when it is not."""
+"""How often, in seconds, a state other than `running` is written again: readers ignore one that is too old."""
 END_SECONDS = 15.0
-"""How long the end of a stream waits for the store."""
+"""How long, in seconds, the end of a stream waits for the store."""
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What becomes of a stream's batches now."""
+    """Whether a stream delivers batches now and, if not, since when and why."""
 
     state: str = RUNNING
     since: float | None = None
-    """When it stopped running, in seconds since 1970. Kept while one reason not to run follows another."""
+    """When it stopped delivering, in seconds since 1970. It stays the same if another reason follows."""
     reason: str | None = None
 
 
 class Report:
-    """Tells the state store of one stream. `location` is where it is, `off` for none."""
+    """Writes the state of one stream. `location` is the address of the state store, `off` for none."""
 
     def __init__(self, location: str | None, name: str, unready_after: float, told: Callable[[str], None]) -> None:
         self._location = location
@@ -52,7 +52,7 @@ class Report:
             self._thread.start()
 
     def waiting(self, reason: str) -> bool:
-        """The sink does not answer; whether that is news."""
+        """The sink does not answer. Returns whether the stream did not wait for it before."""
         return self._change(WAITING, reason)
 
     def restarting(self, reason: str) -> None:
@@ -61,7 +61,7 @@ class Report:
         self._change(RESTARTING, reason)
 
     def running(self) -> Doing | None:
-        """Batches are delivered; what it did before, if that is news."""
+        """A batch was delivered. Returns what the stream did before, or None if it was running."""
         before = self.now
         if before.state == RUNNING:
             return None
@@ -70,7 +70,7 @@ class Report:
         return before
 
     def end(self, error: str | None) -> None:
-        """The stream has ended, and why if it failed."""
+        """The stream has ended, with an error if it failed."""
         self.now = Doing()
         self._ending = (error,)
         self._news.set()

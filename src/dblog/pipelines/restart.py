@@ -17,9 +17,9 @@ from dblog.errors import (
 )
 
 WINDOW_SECONDS = 600.0
-"""The restarts of the last ten minutes count."""
+"""The time, in seconds, in which restarts are counted."""
 FIRST_DELAY, LAST_DELAY = 1.0, 60.0
-"""Seconds before the first restart of a stretch, doubled each time, and the longest wait."""
+"""Seconds before the first restart, doubled for each further one, and the longest wait."""
 
 NEEDS_A_PERSON = (
     ConfigError,
@@ -31,14 +31,14 @@ NEEDS_A_PERSON = (
     WatermarkError,
     SinkError,
 )
-"""Errors that a restart does not cure: somebody must change the source, the sink or the file."""
+"""Errors that a restart does not cure: a person must change the source, the sink or the file."""
 
 
 def may_pass(error: Exception, *, once: bool) -> bool:
-    """Whether a restart may help. What is not known to need a person may pass: Spark has too many ways to fail.
+    """Whether a restart may help. An error that is not known to need a person may pass: Spark has many ways to fail.
 
-    A retryable error has been tried again for the whole of its patience: a pipeline that is to go on for ever begins
-    anew, one that runs once ends.
+    A retryable error has been retried for all of `patienceSeconds` before it gets here: with `once` it ends the stream,
+    else the stream is restarted.
     """
     if getattr(error, "retryable", False):
         return not once
@@ -46,7 +46,7 @@ def may_pass(error: Exception, *, once: bool) -> bool:
 
 
 class Restarts:
-    """How often a query may still be started again: `most` times in `WINDOW_SECONDS`, or in all if it runs once."""
+    """Counts restarts: at most `most` within `WINDOW_SECONDS` or, with `once`, in all."""
 
     def __init__(self, most: int, *, once: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
@@ -55,7 +55,7 @@ class Restarts:
         self._at: list[float] = []
 
     def next(self) -> float | None:
-        """Seconds to wait before the restart that is due now; None when there were too many."""
+        """Seconds to wait before the next restart; None when there were too many."""
         now = self._clock()
         self._at = [at for at in self._at if self._once or now - at < WINDOW_SECONDS]
         if len(self._at) >= self.most:

@@ -1,7 +1,8 @@
-"""A pipeline at work: one stream for each of its sinks, each with its own slot, checkpoint, spool and dumps.
+"""The streams of a running pipeline: one for each sink, each with its own slot, checkpoint, spool and dumps.
 
-A stream that fails does not disturb the others, and one whose sink is away waits for it alone. A query that fails for
-a reason that may pass is started again, on the same checkpoint: the batch that was being delivered is repeated.
+A stream that fails does not disturb the others, and only the stream of a sink that does not answer waits for it. A
+query that fails for a reason that may pass is restarted from the same checkpoint: the batch that was being delivered
+is repeated.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from dblog.state import open_store
 from dblog.state.pipeline import RESTARTING, WAITING, Pipeline
 
 DRAIN_SECONDS = 30.0
-"""So long a batch may still take when the pipeline is to stop."""
+"""How long, in seconds, a batch may still take when the pipeline stops."""
 LOOK_SECONDS = 0.05
 SETTLE_SECONDS = 5.0
-"""How long the start of the next stream waits for the source of this one."""
+"""How long, in seconds, the start of the next stream waits for the source of this one."""
 SETTLE_LOOK_SECONDS = 1
-"""How often a query that has started is asked whether its source has answered."""
+"""How often, in seconds, a query that has started is asked whether its source has answered."""
 _STARTING = threading.Lock()
-"""Streams start one after the other: Spark gives a Python process ten seconds to come up, whatever else comes up."""
+"""Streams start one after the other: Spark gives a Python process ten seconds to start, which many at once exceed."""
 
 KEPT = "stream"
-"""The file in a sink's folder that has the name of its stream."""
+"""The file in a sink's folder that holds the name of its stream."""
 JOINED = ("spark.jars.packages", "spark.sql.extensions")
-"""Settings of Spark that are lists: those of several sinks are put together."""
+"""Settings of Spark that are lists: the values of several sinks are joined."""
 
 Told = Callable[[str, str], None]
-"""Takes a sink's name and what there is to say of its stream."""
+"""Takes the name of a sink and a message about its stream."""
 
 
 class Stream:
@@ -63,13 +64,11 @@ class Stream:
         self.folder = config.folder / sink.name
         self.name = _stream_name(config, sink, self.folder)
         self.routes: Sequence[Route] = sink.routes
-        self._make_sink: Callable[[], Sink] = lambda: sink.maker(
-            sink.settings, SinkContext(self.name, config.path.absolute().parent)
-        )
+        self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, SinkContext(self.name, config.base))
         self.sink = self._make_sink()
         self.options = {
             **config.source,
-            "slot": self.name,
+            "slot": config.slot or self.name,
             "pipeline": self.name,
             "spool": f"{config.spool}/{sink.name}" if config.spool else str(self.folder / "spool"),
             "deliver": "ranges",
@@ -79,19 +78,20 @@ class Stream:
         self.read: Options = read_options(self.options)
         self.checkpoint = self.folder / "checkpoint"
         self.resumes: Offset | None = resume_offset(self.checkpoint)
-        """Where the stream goes on; None when it is new."""
+        """The offset from which the stream continues; None for a new stream."""
         self.error: DBLogError | None = None
         self._every = config.every
         self._hidden = hiding(config.secrets)
         self._told, self._warned = told, warned
         self._restarts = config.restarts
+        self._own_slot = config.slot is None
         self.report = Report(self.read.state, self.name, config.unready_after, self._warn)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._taking = False
         self._taken = self._seen = -1
         self._before = (0, 0)
-        """Changes and rows of the queries that have failed."""
+        """Changes and rows that earlier queries of the stream have delivered."""
         self._last: Reached | None = None
         self._new: list[Reached] = []
         self._failure: Exception | None = None
@@ -101,10 +101,10 @@ class Stream:
         self._query: StreamingQuery | None = None
         self._thread: threading.Thread | None = None
 
-    # -- before anything begins ------------------------------------------------------------------------------------
+    # -- before the start ------------------------------------------------------------------------------------
 
     def check(self) -> DBLogError | None:
-        """What the sink finds wrong before anything begins."""
+        """The error of the sink's own check; None if there is none."""
         try:
             self.sink.check()
             return None
@@ -122,7 +122,7 @@ class Stream:
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)  # it may be of an earlier release
+        self.folder.chmod(0o700)  # an earlier release may have created it
         (self.folder / KEPT).write_text(f"{self.name}\n", "utf-8")
         self._thread = InheritableThread(
             target=lambda: self._run(spark, once), name=f"dblog-stream-{self.sink_name}", daemon=True
@@ -134,8 +134,8 @@ class Stream:
         return self._thread is None or not self._thread.is_alive()
 
     def reached(self) -> list[Reached]:
-        """The batches that were delivered since the last call, the newest last. Asks Spark only if there are any."""
-        with suppress(*JVM_GONE):  # without Spark's JVM the stream ends, and says so itself
+        """The batches delivered since the last call, the newest last. Asks Spark only if there are new ones."""
+        with suppress(*JVM_GONE):  # without Spark's JVM the stream ends, and reports that itself
             self._collect()
         with self._changed:
             new, self._new = self._new, []
@@ -153,19 +153,19 @@ class Stream:
                 self._new.append(self._last)
 
     def take_no_more(self) -> None:
-        """The batch that is being written is the last; a sink that is away is not waited for."""
+        """Take no batch after the one that is being written, and stop waiting for a sink that does not answer."""
         self._stopping.set()
         if self._delivery is not None:
             self._delivery.stop()
 
     def stop(self, deadline: float) -> None:
-        """Wait until the last batch is written and committed, but not after the deadline, and end the query."""
+        """End the query when the last batch is written and committed, at the latest at the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taking, max(0.0, deadline - time.monotonic()))
         query = self._query
         if query is None:
             return
-        with suppress(*JVM_GONE):  # likewise
+        with suppress(*JVM_GONE):
             while query.isActive and not self._committed(query) and time.monotonic() < deadline:
                 time.sleep(LOOK_SECONDS)
             if query.isActive:
@@ -176,11 +176,11 @@ class Stream:
             self._thread.join(seconds)
 
     def _committed(self, query: StreamingQuery) -> bool:
-        """Whether Spark has written down that the last batch is delivered: its progress comes after that."""
+        """Whether Spark has committed the last batch: it reports the progress of a batch after the commit."""
         return self._taken < 0 or bool(batches(query, self._taken - 1))
 
     def _run(self, spark: SparkSession, once: bool) -> None:
-        """One query after the other, until one ends without a failure or with one that needs a person."""
+        """Run one query after the other, until one ends without an error or with one that needs a person."""
         self.report.start()
         restarts = Restarts(self._restarts, once=once)
         try:
@@ -209,7 +209,7 @@ class Stream:
             self.report.end(None if self.error is None else str(self.error))
 
     def _failed(self, spark: SparkSession, once: bool) -> Exception | None:
-        """Run a query until it ends; what made it fail."""
+        """Run a query until it ends. Returns the error that made it fail, or None."""
         self._failure = None
         try:
             self._deliver(spark, once)
@@ -250,7 +250,7 @@ class Stream:
         query.awaitTermination()
 
     def _open(self, spark: SparkSession) -> bool:
-        """Open the sink, when it is there; False when there is no time for that any more."""
+        """Open the sink, waiting until it answers. Returns False if the pipeline is stopped first."""
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             try:
@@ -275,7 +275,7 @@ class Stream:
         return writer.start()
 
     def _settle(self, query: StreamingQuery) -> None:
-        """Wait a little for the source's process to answer."""
+        """Wait up to `SETTLE_SECONDS` for the source's process to answer."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while query.isActive and time.monotonic() < deadline and not self._stopping.is_set():
             if self._works(query):
@@ -287,7 +287,7 @@ class Stream:
         return self._idles(query) or query.status["message"].startswith("Processing")
 
     def _idles(self, query: StreamingQuery) -> bool:
-        """Whether the query has done what there was to do, at least once."""
+        """Whether the query has delivered everything at least once."""
         return query.lastProgress is not None or query.status["message"].startswith("Waiting")
 
     def _take(self, frame: DataFrame, number: int) -> None:
@@ -314,17 +314,20 @@ class Stream:
                 self._changed.notify_all()
 
     def _leave_nothing(self) -> None:
-        """Take back what a new stream has made that failed before its sink was given anything: its slot would keep log
-        on the server for nobody. A later start begins anew."""
+        """Remove what a new stream made that failed before its sink was given anything: the slot, which would keep log
+        on the server for no reader, and the checkpoint. A later start makes a new stream. A slot that does not have the
+        stream's name stays: it may be of an earlier run."""
+        if not self._own_slot:
+            return
         try:
             self.read.source.abandon()
             shutil.rmtree(self.checkpoint, ignore_errors=True)
         except NotFound:
-            pass  # it did not come so far
+            pass  # the slot was not created yet
         except DBLogError as error:
-            self._tell(f"the replication slot {self.name!r} may be left on the server: {error.message}")
+            self._tell(f"the replication slot {self.read.slot!r} may be left on the server: {error.message}")
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------------------
 
     def _sink_away(self, reason: str) -> None:
         hidden = self._hidden(reason)
@@ -332,7 +335,7 @@ class Stream:
             self._warn(f"the sink is away, and is tried again every {LAST_DELAY:.0f} s at last: {hidden}")
 
     def _say_running(self) -> None:
-        """The sink has taken a batch, or a query that was started again finds nothing left to do."""
+        """The sink has taken a batch, or a restarted query has nothing left to do."""
         before = self.report.running()
         if before is not None and before.since is not None:
             what = "the sink is back" if before.state == WAITING else "running again"
@@ -345,7 +348,7 @@ class Stream:
         self._warned(self.sink_name, self._hidden(text))
 
     def _said(self, error: Exception) -> DBLogError:
-        """An error as people are told it."""
+        """The error for the user: a DBLogError without secrets."""
         error = plain(error)
         if isinstance(error, DBLogError):
             return type(error)(self._hidden(error.message), hint=error.hint and self._hidden(error.hint))
@@ -354,17 +357,17 @@ class Stream:
 
 
 def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[Stream]:
-    """The streams of a pipeline, not yet started. What is wrong and may pass is `warned` of. Raises ConfigError."""
+    """The streams of a pipeline, not yet started. `told` gets messages, `warned` warnings. Raises ConfigError."""
     if len(config.sinks) > 1 and any(name.lower() == "serverid" for name in config.source):
         raise ConfigError(
-            f"{config.path}: source.options.serverId is one number, and each of the sinks needs its own",
+            f"pipeline {config.name!r}: source.options.serverId is one number, and each of the sinks needs its own",
             hint="leave it out: each gets its own",
         )
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
 
 
 def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
-    """What the session must be started with. Raises ConfigError when two sinks want different things."""
+    """Settings of Spark that the sinks need. Raises ConfigError when two sinks need different values."""
     merged: dict[str, str] = {"spark.scheduler.mode": "FAIR"}
     by: dict[str, str] = {}
     for stream in streams:
@@ -384,6 +387,8 @@ def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
 
 def _stream_name(config: Config, sink: SinkConfig, folder: Path) -> str:
     """The only sink's stream is called like the pipeline. It keeps its name, and with it its slot, when others come."""
+    if config.slot is not None:
+        return config.name
     kept = folder / KEPT
     if kept.exists():
         return kept.read_text("utf-8").strip()

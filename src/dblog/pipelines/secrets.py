@@ -1,8 +1,8 @@
-"""Texts of a pipeline's file that come from elsewhere: of the environment, or of a file. They do not show themselves.
+"""Values of a pipeline's file that come from the environment or from another file.
 
 "${HOME}/lake"              the variable's value; an error shows the text as it stands in the file
 { env = "SHOP_PASSWORD" }   a secret; shown as ***
-{ file = "/run/secrets/x" } a secret; the file's text without the line's end
+{ file = "/run/secrets/x" } a secret; the text of the file without the line's end
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Secret(str):
-    """A text that does not show itself where values are shown."""
+    """A text whose `repr` is ***."""
 
     def __repr__(self) -> str:
         return repr(HIDDEN)
 
 
 class Filled(str):
-    """A text with values of the environment in it, which shows itself as it was written."""
+    """A text in which environment variables were replaced; its `repr` is the text as the file has it."""
 
     written: str
 
@@ -37,10 +37,11 @@ class Filled(str):
 
 
 def filled(key: str, value: Any, folder: Path, *, secret: bool, table: bool = False) -> Any:
-    """A value of the file with everything in its place. Raises ConfigError that names the key and what is not there.
+    """A value of the file with environment variables and secrets filled in. Raises ConfigError that names the key and
+    the variable or file that is missing.
 
-    With `secret` the value is never shown, and may be written as a table that says where it is; unless it is a `table`
-    itself: then its entries may."""
+    A `secret` is never shown, and may be written as { env = ... } or { file = ... }. If the setting is a `table`, its
+    entries may."""
     if isinstance(value, str):
         return _text(key, value, secret=secret)
     if isinstance(value, list):
@@ -53,7 +54,7 @@ def filled(key: str, value: Any, folder: Path, *, secret: bool, table: bool = Fa
 
 
 def _text(key: str, text: str, *, secret: bool) -> str:
-    """`$${NAME}` is written for a `${NAME}` that is meant so."""
+    """Replace each `${NAME}`; `$${NAME}` stands for the text `${NAME}` itself."""
 
     def variable(match: re.Match[str]) -> str:
         escaped, name = match.groups()
@@ -97,7 +98,7 @@ def _secret(key: str, given: dict[str, Any], folder: Path) -> Secret:
 
 
 def with_password(url: str, password: str) -> Secret:
-    """The URL with a password for its user. Raises ConfigError when that makes no sense."""
+    """Put the password into the URL. Raises ConfigError if the URL has no user, or has a password already."""
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     user, at, host = authority.rpartition("@")
@@ -111,6 +112,6 @@ def with_password(url: str, password: str) -> Secret:
 
 
 def hiding(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that returns a text without these secrets."""
+    """A function that masks these secrets in a text."""
     known = tuple(secrets)
     return lambda text: without_secrets(text, known)

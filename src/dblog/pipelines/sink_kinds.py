@@ -1,12 +1,12 @@
-"""The kinds of sinks that a pipeline's file may name, and where each is. One is loaded when a file names it."""
+"""The types of sinks: the class of each, which is imported when a pipeline names it."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
+from dblog.core.settings import nearest
 from dblog.errors import ConfigError
 from dblog.sinks.base import Sink
-from dblog.sinks.settings import nearest
 
 SINKS = {
     "sql": "dblog.sinks.sql:SqlSink",

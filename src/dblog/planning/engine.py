@@ -16,13 +16,13 @@ import json
 import os
 import socket
 import threading
-import time
-import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from dblog.capture.capture import Capture
+from dblog.capture.chunk_removal import ChunkRemoval, chunks_of
+from dblog.capture.effects import REAL, Effects
 from dblog.capture.repeat import read_again
 from dblog.capture.segments import Limit
 from dblog.capture.spool import LogFile, Segments, Spool, schema_from_text
@@ -56,30 +56,40 @@ class Engine:
         *,
         pipeline: str = "",
         open_store: Callable[[], Store] | None = None,
+        effects: Effects = REAL,
+        make_capture: Callable[..., Capture] = Capture,
+        make_sync: Callable[..., StateSync] = StateSync,
     ) -> None:
         """`check` raises when the stream cannot deliver rows of these schema versions; with `version`, the rows of a
         dump must be of that one, because a column they lack would be lost for good. Without a store the stream takes
-        no requests."""
+        no requests. The last three arguments let a test make time and threads itself."""
         self._source = source
         self._spool = spool
         self._settings = settings
         self._check = check
+        self._effects = effects
+        self._make_capture = make_capture
         self._capture: Capture | None = None
         self._target: int | None = None
         self._draining = False
         self._stopped = threading.Event()
         self._held_up: str | None = None
-        self._started_at = time.time()
+        self._started_at = effects.wall()
         self._spool_bytes, self._measured = 0, 0.0
+        self._health: Mapping[str, Any] | None = None
+        """How the database keeps the log, as it said last; None when it did not answer."""
         self._position = 0
         self._repeated: tuple[Offset, Segments] | None = None
         """The batch of an earlier life that ends with this offset, while it is not committed."""
         self._made: dict[int, list[str]] = {}
         """The files that were made for a batch, by its end: they are removed when it is committed."""
         self.sync = (
-            StateSync(open_store, pipeline, self.status, patience=settings.patience) if open_store is not None else None
+            None
+            if open_store is None
+            else make_sync(open_store, pipeline, self.status, self.tend, patience=settings.patience)
         )
-        self._planner = Planner(source, spool, settings, check, version, self.sync)
+        self._removal = ChunkRemoval(spool)
+        self._planner = Planner(source, spool, settings, check, version, self.sync, effects)
         if self.sync is not None:
             self.sync.start()
 
@@ -93,7 +103,7 @@ class Engine:
         if self._draining and self._target is None:
             self._target = self._retrying(self._source.latest)
         self._position = start.position
-        self._planner.delivered(start)
+        self._planner.deliveries.delivered(start)
         while True:
             end = self._planner.plan(start, capture, limit, self._target)
             if end is None:
@@ -102,12 +112,14 @@ class Engine:
                 assert end.position is not None
                 files = (s.files for s in capture.between(start.position, end.position, start.followed))
                 self._spool.keep_batch(self._name(start, end), tuple(filter(None, files)))
+                self._removal.planned(start, end)
                 return end
             if self._target is None:
                 return start
 
     def batch(self, start: Offset, end: Offset) -> list[Log | Emit | Select]:
         """The work between two offsets."""
+        self._removal.planned(start, end)
         work: list[Log | Emit | Select] = []
         if start.position is not None and end.position is not None and start != end:
             window = Window(start.position, end.position, self._segments(start, end))
@@ -131,7 +143,7 @@ class Engine:
         if self._repeated is not None and self._repeated[0] == end:
             self._spool.remove(f.path for segment in self._repeated[1] for f in segment)
             self._repeated = None
-        self._spool.remove_chunks({c.id for c in end.emit})
+        self._removal.committed(end)
 
     def drain(self) -> None:
         """From now on: stop when the log is delivered as of the next batch and no dump is running."""
@@ -140,7 +152,7 @@ class Engine:
     def report(self) -> dict[str, int]:
         """Where the log ends, as far as it is captured, and what was done."""
         captured = {} if self._capture is None else {"captured": self._capture.position}
-        return {**captured, **self._planner.counts.to_json()}
+        return {**captured, **self._planner.deliveries.counts.to_json()}
 
     def stop(self, error: BaseException | None = None) -> None:
         self._stopped.set()
@@ -151,39 +163,57 @@ class Engine:
 
     # -- what people ask -------------------------------------------------------------------------------------
 
+    def tend(self) -> None:
+        """Do what a running stream needs now and then, whatever it plans. Called by the state sync's thread.
+
+        1. Ask how the database keeps the log. If it ends our session, leave it with the log's connection too: a server
+           that shuts down ends this session first, the log's last, and waits for that.
+        2. Measure the spool.
+        3. Ask the user's probe, if a dump waits for its answer.
+        """
+        # 1.
+        capture = self._capture
+        if capture is not None:
+            self._health = None
+            try:
+                self._health = self._source.health()
+            except ConnectionLost as error:
+                capture.reconnect(error.message)
+            except SourceError:
+                pass  # planning says what is wrong
+        # 2.
+        if self._effects.monotonic() - self._measured > SPOOL_SECONDS:
+            with contextlib.suppress(SpoolError, OSError):
+                self._spool_bytes, self._measured = self._spool.size(), self._effects.monotonic()
+        # 3.
+        self._planner.probe()
+
     def status(self) -> Mapping[str, Any]:
-        """Everything there is to say of the stream. Called by the state sync's thread."""
+        """Everything that is known of the stream. Only reads: neither the source nor the spool is asked."""
         status: dict[str, Any] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_at": self._started_at,
             **self._source.identity(),
             **self._planner.status(),
+            "spool_bytes": self._spool_bytes,
         }
         if self._held_up is not None:
             status["waiting"] = self._held_up
-        capture = self._capture
+        capture, position = self._capture, self._position
         if capture is not None:
-            since = capture.waiting_since(self._position)
+            since = capture.waiting_since(position)
             status |= {
-                "position": self._position,
+                "position": position,
                 "captured": capture.position,
-                "lag_seconds": 0.0 if since is None else max(0.0, time.time() - since),
+                "lag_seconds": 0.0 if since is None else max(0.0, self._effects.wall() - since),
                 "capture_lag_seconds": capture.lag,
             }
-            try:
-                health = dict(self._source.health())
+            if self._health is not None:
+                health = dict(self._health)
                 latest = health.pop("latest")
-                status |= {"latest": latest, "lag_bytes": max(0, latest - self._position), "slot_health": health}
-            except ConnectionLost:  # a server that shuts down ends this session first, and the log's last
-                capture.reconnect()
-            except SourceError:
-                pass  # the rest is worth saying; others say what is wrong
-        if time.monotonic() - self._measured > SPOOL_SECONDS:
-            with contextlib.suppress(SpoolError, OSError):
-                self._spool_bytes, self._measured = self._spool.size(), time.monotonic()
-        self._planner.probe()
-        return {**status, "spool_bytes": self._spool_bytes}
+                status |= {"latest": latest, "lag_bytes": max(0, latest - position), "slot_health": health}
+        return status
 
     # -- starting --------------------------------------------------------------------------------------------
 
@@ -203,7 +233,9 @@ class Engine:
         assert end.position is not None
         files = []
         for number, schema in enumerate(map(schema_from_text, end.emptied.values())):
-            writer = self._spool.log_writer(f"{uuid.uuid4().hex[:8]}-{number}", schema, before=self._settings.before)
+            writer = self._spool.log_writer(
+                f"{self._effects.token()[:8]}-{number}", schema, before=self._settings.before
+            )
             writer.append(truncation(schema.arrow, position - 1, EMPTIED_SEQ, None, None, before=self._settings.before))
             files.append(writer.close())
         self._made.setdefault(end.position, []).extend(f.path for f in files)
@@ -216,7 +248,7 @@ class Engine:
         """The capture; in a new life it goes on from an offset whose batch is committed."""
         if self._capture is None:
             self._prepare(at)
-            self._spool.sweep(_chunks(at))
+            self._spool.sweep(chunks_of(at))
             self._follow(at)
         assert self._capture is not None
         return self._capture
@@ -246,7 +278,7 @@ class Engine:
         name = self._name(start, end)
         # 1.
         files = self._spool.kept_batch(name)
-        self._spool.sweep(_chunks(start) | _chunks(end), files or ())
+        self._spool.sweep(chunks_of(start) | chunks_of(end), files or ())
         # 2.
         if files is None:
             before = self._settings.before
@@ -273,7 +305,7 @@ class Engine:
 
     def _follow(self, at: Offset) -> None:
         assert at.position is not None
-        self._capture = Capture(
+        self._capture = self._make_capture(
             self._source,
             self._spool,
             at.position,
@@ -281,12 +313,10 @@ class Engine:
             before=self._settings.before,
             read_ahead=self._settings.read_ahead,
             patience=self._settings.patience,
+            effects=self._effects,
         )
+        self._capture.start()
         self._capture.wait_open()
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
-        return retrying(call, self._settings.patience)
-
-
-def _chunks(offset: Offset) -> set[str]:
-    return {c.id for c in (*offset.emit, *offset.read)}
+        return retrying(call, self._settings.patience, self._effects)

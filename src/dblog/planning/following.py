@@ -13,7 +13,6 @@ then are over: the log may lack what they did before, and the dump must see it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from dblog.capture.capture import Capture
+from dblog.capture.effects import REAL, Effects
 from dblog.core.offset import Followed, Offset
 from dblog.core.schema import TableName
-from dblog.errors import PreconditionFailed, TableLocked
+from dblog.errors import PreconditionFailed, SourceError, TableLocked
 from dblog.sources.base import Source, Survey
 
 AGAIN_SECONDS = 1.0
@@ -86,8 +86,10 @@ class Following:
         seconds: float,
         tell: Callable[..., None],
         knows: Callable[[TableName], object],
+        effects: Effects = REAL,
     ) -> None:
         self._source = source
+        self._effects = effects
         self._goes_on = renamed
         self._takes_new = new
         self._seconds = seconds
@@ -113,21 +115,15 @@ class Following:
 
     def look(self, start: Offset, capture: Capture) -> None:
         """Survey the tables, if it is time. Raises PreconditionFailed when the stream cannot go on."""
-        now, known = time.monotonic(), self.followed(start)
+        now, known = self._effects.monotonic(), self.followed(start)
         self._joining = {t: join for t, join in self._joining.items() if known.get(t) != join.known}
         if self._looked is not None:
             hurry = capture.redefined.is_set() or (bool(self._away) and not self._goes_on)
             if now - self._looked <= (min(AGAIN_SECONDS, self._seconds) if hurry else self._seconds):
                 return
-        capture.redefined.clear()
-        # a server whose log was reset goes on sending heartbeats, and nothing else
-        self._source.check_position(*capture.reached)
-        survey = self._source.survey(self.followed(start))
-        if start.followed is None and self._earlier is None:
-            self._take_over(start, survey)
-            survey = self._source.survey(self.followed(start))
+        survey = self._survey(start, capture)
         known, first = self.followed(start), self._looked is None
-        self._looked = time.monotonic()
+        self._looked = self._effects.monotonic()
         self.looks += 1
         self._see_names(start, survey)
         waits = {t for t in survey.gone if not self._knows(t)}
@@ -139,6 +135,24 @@ class Following:
         )
         self._admit(known, survey, waits, first=first)
 
+    def _survey(self, start: Offset, capture: Capture) -> Survey:
+        """What is true of the tables now. On failure the log's word of another definition stays: the next look, which
+        may be the retry of this one, must not wait its time."""
+        hurry = capture.redefined.is_set()
+        capture.redefined.clear()
+        try:
+            # a server whose log was reset goes on sending heartbeats, and nothing else
+            self._source.check_position(*capture.reached)
+            survey = self._source.survey(self.followed(start))
+            if start.followed is None and self._earlier is None:
+                self._take_over(start, survey)
+                survey = self._source.survey(self.followed(start))
+        except SourceError:
+            if hurry:
+                capture.redefined.set()
+            raise
+        return survey
+
     def _take_over(self, start: Offset, survey: Survey) -> None:
         """The offset is of a version that did not say which tables are followed: those that have had their dump."""
         before = set(start.tables) or set(survey.tables)
@@ -149,12 +163,12 @@ class Following:
         self._away = {t: since for t, since in self._away.items() if t in survey.away}
         for table, now in survey.away.items():
             if table not in self._away:
-                self._away[table] = time.monotonic()
+                self._away[table] = self._effects.monotonic()
                 self._tell("table_renamed", table=str(table), name=str(now))
             dumping = table in {c.table for c in start.dumps} | {c.table for c in start.read}
             if self._goes_on and not dumping:
                 continue
-            if time.monotonic() - self._away[table] >= AWAY_SECONDS:
+            if self._effects.monotonic() - self._away[table] >= AWAY_SECONDS:
                 why = " and its dump has not ended" if self._goes_on else ""
                 raise PreconditionFailed(
                     f"table {table} is called {now} now{why}",
@@ -185,12 +199,12 @@ class Following:
         wanted = {**dict.fromkeys(new, "it is new"), **survey.replaced}
         self._joining = {t: join for t, join in self._joining.items() if t in wanted and join.known == survey.tables[t]}
         join = {t: why for t, why in wanted.items() if t not in self._joining}
-        if not (join or self._seen.gone & known.keys()) or time.monotonic() < self._locked_until:
+        if not (join or self._seen.gone & known.keys()) or self._effects.monotonic() < self._locked_until:
             return
         try:
             admission = self._source.admit(tuple(join))
         except TableLocked:
-            self._locked_until = time.monotonic() + LOCKED_SECONDS
+            self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
             return
         for table, found in admission.tables.items():
             self._joining = {**self._joining, table: _Join(found, admission.position, admission.running)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from dblog.capture.capture import Capture
+from dblog.capture.effects import REAL, Effects
 from dblog.core.dump import Pace, Staged
 from dblog.core.throttle import Governor, Load, Throttle
 from dblog.errors import SourceError
@@ -23,8 +23,9 @@ QUIET_AFTER_SECONDS = 5.0
 class Pacer:
     """Knows the throttle, what the selects took, and how busy log and source are."""
 
-    def __init__(self, source: Source, chunks: int, chunk_rows: int | None) -> None:
+    def __init__(self, source: Source, chunks: int, chunk_rows: int | None, effects: Effects = REAL) -> None:
         self._source = source
+        self._effects = effects
         self._chunks = chunks
         self._chunk_rows = chunk_rows
         self._governor = Governor()
@@ -38,7 +39,7 @@ class Pacer:
     def pace(self) -> Pace:
         """Short rounds while the log has something to deliver, long ones while it has not; within the throttle."""
         throttle = self.throttle
-        busy = time.monotonic() < self._busy_until
+        busy = self._effects.monotonic() < self._busy_until
         seconds = throttle.select_seconds or (BUSY_SECONDS if busy else QUIET_SECONDS)
         pace = Pace(
             chunks=throttle.chunks or self._chunks,
@@ -54,7 +55,7 @@ class Pacer:
         asked, load = self._probed
         if asked != self.throttle.probe:
             load = Load(trouble="it has not answered yet")
-        return self._governor.waits(self.throttle, time.monotonic(), replace(load, lag_seconds=capture.lag))
+        return self._governor.waits(self.throttle, self._effects.monotonic(), replace(load, lag_seconds=capture.lag))
 
     def probe(self) -> None:
         """Ask the user's probe while a dump would run."""
@@ -69,11 +70,11 @@ class Pacer:
         self._probed = (query, load)
 
     def log_had_changes(self) -> None:
-        self._busy_until = time.monotonic() + QUIET_AFTER_SECONDS
+        self._busy_until = self._effects.monotonic() + QUIET_AFTER_SECONDS
 
     def opened(self) -> None:
         """A round opens."""
-        self._governor.opened(time.monotonic())
+        self._governor.opened(self._effects.monotonic())
 
     def read(self, chunks: Sequence[Staged]) -> None:
         """A round has been read; it weighs on the next."""
@@ -81,7 +82,9 @@ class Pacer:
             self._selects += len(chunks)
             self._select_seconds += sum(c.seconds for c in chunks)
             self._last_select = max(c.seconds for c in chunks)
-            self._governor.read(self.throttle, time.monotonic(), sum(c.rows for c in chunks), self._last_select)
+            self._governor.read(
+                self.throttle, self._effects.monotonic(), sum(c.rows for c in chunks), self._last_select
+            )
 
     def status(self) -> dict[str, Any]:
         return {

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dblog.capture.capture import Capture
+from dblog.capture.effects import REAL, Effects
 from dblog.capture.segments import Limit, Segment, joined_holes, reach, same_schema
 from dblog.capture.spool import LogFile, Spool, schema_to_text
 from dblog.core.dump import INITIAL, OWN, Orders, Staged, begun_again
-from dblog.core.offset import Chunk, Cursor, Offset, Taken, Tally
+from dblog.core.offset import Chunk, Offset
 from dblog.core.schema import TableName
 from dblog.core.window import Mark, plan
 from dblog.errors import KeyChanged, PreconditionFailed, TableLocked
-from dblog.planning.admission import admit
+from dblog.planning.deliveries import Deliveries
 from dblog.planning.following import Change, Following
+from dblog.planning.orders import Requests
 from dblog.planning.pacer import Pacer
 from dblog.planning.retry import retrying
-from dblog.planning.settings import Counts, Settings
-from dblog.planning.state_sync import Inbox, StateSync
+from dblog.planning.settings import Settings
+from dblog.planning.state_sync import StateSync
 from dblog.planning.tables import Tables
 from dblog.sources.base import Source
-from dblog.state.pipeline import request_number
-from dblog.state.requests import TableProgress
 from dblog.work.tasks import stage
 
 _T = TypeVar("_T")
@@ -39,11 +37,20 @@ POLL_SECONDS = 0.5
 FAR_BEHIND_BYTES = 64 << 20
 """With more log than this still to read, a dump waits: the log goes first, in batches of bounded size."""
 
-STORE_SECONDS = 5.0
-"""How long planning waits for the state store, when a dump of a table is over."""
-
 LOCKED_SECONDS = 5.0
 """How long no round is tried after a table was found locked."""
+
+
+@dataclass(frozen=True)
+class PlannedWindow:
+    """A batch that ends at a watermark, and what must be noted once it is decided."""
+
+    end: Offset
+    segments: Sequence[Segment]
+    unread: frozenset[TableName]
+    """Tables that are there and of which nothing could be read for a dump of the stream's own."""
+    elsewhere: frozenset[str]
+    """Chunks that were read on another server than the log."""
 
 
 class Planner:
@@ -57,6 +64,7 @@ class Planner:
         check: Callable[[Collection[str]], None],
         version: str | None,
         sync: StateSync | None,
+        effects: Effects = REAL,
     ) -> None:
         self._source = source
         self._spool = spool
@@ -64,12 +72,12 @@ class Planner:
         self._check = check
         self._version = version
         self._sync = sync
+        self._effects = effects
         self.tables = Tables(source, sync, self._retrying)
-        self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows)
+        self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows, effects)
         self._waits: str | None = None
-        self._moved = time.monotonic()
+        self._moved = self._effects.monotonic()
         self._locked_until = 0.0
-        self._announced: set[TableName] = set()
         self._unread: set[TableName] = set()
         """Tables that are there and of which nothing could be read for a dump of the stream's own."""
         self._following = Following(
@@ -79,53 +87,31 @@ class Planner:
             seconds=settings.heartbeat,
             tell=self._tell,
             knows=self.tables.known,
+            effects=effects,
         )
-        self._delivered: Offset | None = None
-        self._tally: tuple[Tally, ...] = ()
-        self.counts = Counts()
+        self._requests = Requests(
+            source, sync, self.tables, self._following, self._pacer, self._retrying, dump=settings.dump
+        )
+        self.deliveries = Deliveries(spool, sync, self._tell)
 
-    # -- what has been done ----------------------------------------------------------------------------------
-
-    def delivered(self, offset: Offset) -> None:
-        """Spark has committed the batch that ends here."""
-        if offset == self._delivered:
-            return
-        self._delivered = offset
-        counts = {(t.dump, t.table): (t.emitted, t.dropped) for t in offset.tally}
-        for chunk in offset.emit:
-            noted = self._spool.noted(chunk.id)
-            if noted is None:
-                continue
-            rows, dropped = noted["rows"], noted["dropped"]
-            for dump in chunk.dumps:
-                before = counts.get((dump, chunk.table), (0, 0))
-                counts[dump, chunk.table] = before[0] + rows, before[1] + dropped
-            self.counts.dumped += rows
-            self.counts.dropped += dropped
-            facts = {"chunk": chunk.id, "dump": chunk.dump, "table": str(chunk.table)}
-            for example in noted.get("examples", ()):
-                self._tell("row_dropped", **facts, **example)
-            self._tell("chunk_emitted", **facts, rows=rows, dropped=dropped)
-        self._tell("offset_committed", position=offset.position, events=self.counts.events)
-        self._tally = tuple(Tally(*whose, *count) for whose, count in counts.items())
-        if self._sync is not None:
-            self._sync.delivered(offset, self._tally)
+    # -- what people see ---------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """What people see of the planning."""
+        counts = self.deliveries.counts
         return {
             "tables": self.tables.status(),
             **self._following.status(),
-            "events": self.counts.events,
-            "rows": self.counts.dumped,
-            "dropped": self.counts.dropped,
-            "windows": self.counts.windows,
+            "events": counts.events,
+            "rows": counts.dumped,
+            "dropped": counts.dropped,
+            "windows": counts.windows,
             "waiting": self._waits,
             **self._pacer.status(),
         }
 
     def probe(self) -> None:
-        """Ask the user's probe, if anybody waits for its answer. Called by the thread of `StateSync`."""
+        """Ask the user's probe, if a dump waits for its answer."""
         self._pacer.probe()
 
     # -- planning --------------------------------------------------------------------------------------------
@@ -135,45 +121,19 @@ class Planner:
         `target` is delivered and no dump runs."""
         self._retrying(lambda: self._following.look(start, capture))
         self.tables.learn(self._following.followed(start), self._following.looks)
-        orders = self._orders(start)
+        orders = self._requests.orders(start)
         arrived = target is not None and (start.position or 0) >= target and not start.read
         busy = self._active(start, orders) or self._waits_for_names(start, orders) or self._following.pending(start)
+        busy = busy or (arrived and self._lost(start))
         if arrived and (self._pacer.throttle.paused or not busy):
             return None
         if self._opens_window(start, capture, orders):
-            end = self._retrying(lambda: self._end_window(start, capture, orders))
+            end = self._end_window(start, capture, orders)
         else:
             end = self._retrying(lambda: self._end_anywhere(start, capture, orders, limit, target))
         if end != start:
-            self._moved = time.monotonic()
+            self._moved = self._effects.monotonic()
         return end
-
-    def _orders(self, start: Offset) -> Orders:
-        """What people want now; requests that the offset has not taken become cursors."""
-        wanted = tuple({**self.tables.followed(), **dict.fromkeys(self._following.away)}) if self._settings.dump else ()
-        if self._sync is None:
-            return Orders(wanted, away=self._following.away)
-        inbox = self._sync.inbox()
-        self._pacer.throttle = inbox.throttle
-        first = [t for t in wanted if t not in start.tables]
-        if new := [t for t in first if t not in self._announced]:
-            self._announced |= set(new)
-            self._sync.admitted(INITIAL, {str(t): TableProgress(total=self.tables.rows.get(t)) for t in new})
-        return replace(self._admitted(start, inbox), wanted=wanted, away=self._following.away)
-
-    def _admitted(self, start: Offset, inbox: Inbox) -> Orders:
-        assert self._sync is not None
-        before = start.taken.number if start.taken is not None and start.taken.store == inbox.store else 0
-        new = [d for d in inbox.requests if request_number(d.id) > before and d.id not in inbox.cancelled]
-        cursors: list[Cursor] = []
-        for dump in new:
-            request = dump.request
-            there = self._retrying(lambda: self._source.describe(tuple(self.tables.followed())))
-            parts = self._retrying(lambda: admit(dump.id, request, there, self._source, self._pacer.pace()))  # noqa: B023
-            self._sync.admitted(dump.id, {str(p.cursor.table): p.progress for p in parts})
-            cursors += [p.cursor for p in parts]
-        taken = Taken(inbox.store, max(request_number(d.id) for d in new)) if new else None
-        return Orders((), tuple(cursors), taken, inbox.held, inbox.cancelled)
 
     def _active(self, start: Offset, orders: Orders) -> bool:
         """Whether a dump has anything to read now."""
@@ -181,6 +141,11 @@ class Planner:
         cursors = [c for c in (*start.dumps, *orders.new) if not orders.waits(c)]
         reads = any(not set(c.dumps) <= idle and c.failed is None for c in cursors)
         return reads or (INITIAL not in orders.held and not set(orders.wanted) <= set(start.tables))
+
+    def _lost(self, start: Offset) -> bool:
+        """Whether a chunk is gone that the batch up to `start` should have delivered: then it must be read again."""
+        staged = self.staged(start.emit)
+        return any(c.id not in staged or staged[c.id].stamp != c.stamp for c in start.emit)
 
     def _waits_for_names(self, start: Offset, orders: Orders) -> bool:
         """Whether a table must be dumped that is away from its name."""
@@ -190,12 +155,13 @@ class Planner:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
         active = self._pacer.watches = self._active(start, orders)
         self._waits = self._obstacle(start, capture) if active else None
-        joins = self._following.due(start, capture.position)  # the watermark gives the log an end to change it at
+        # the watermark gives the log an end to change it at
+        joins = self._retrying(lambda: self._following.due(start, capture.position))
         return bool(start.read) or joins or (active and self._waits is None)
 
     def _obstacle(self, start: Offset, capture: Capture) -> str | None:
         """Why no round may open now."""
-        if time.monotonic() < self._locked_until:
+        if self._effects.monotonic() < self._locked_until:
             return "a table is locked"
         suspects = np.array(start.suspects, np.int64)
         if len(suspects) and self._retrying(lambda: self._source.invisible(suspects, start.coordinate)):
@@ -210,22 +176,41 @@ class Planner:
 
         1. Stage what no task has staged (a limit, a lost executor): the select is still in its window. Then note what
            is there: a file that a late task brings after the watermark must not count.
-        2. Write the watermark: the window of the running round ends here. Or, where nothing may be written, ask for a
-           position that no select has seen beyond.
-        3. Wait until it comes back through the log, or the log has got there.
+        2. Charge the selects to the throttle and tell of them.
+        3. Write the watermark: the window of the running round ends here. Or, where nothing may be written, ask for a
+           position that no select has seen beyond. Wait until the log has got there.
         4. Look which transactions a select might miss, then plan; the round that is opened starts after this look.
+        5. Charge and tell what was planned.
+
+        When a connection is lost, 1 is done again, or 3 and 4 with a new watermark; 2 and 5 are done once.
         """
-        assert start.position is not None
         # 1.
+        staged = self._retrying(lambda: self._stage(start))
+        # 2.
+        self._was_read([c for c in start.read if c.id in staged], staged)
+        # 3. and 4.
+        planned = self._retrying(lambda: self._plan_window(start, capture, orders, staged))
+        # 5.
+        self._unread |= planned.unread
+        self._spool.remove_chunks(planned.elsewhere)
+        if planned.end.read:
+            self._pacer.opened()
+            self._tell("round_opened", chunks=len(planned.end.read))
+        self.deliveries.planned(start, planned.end, planned.segments)
+        return planned.end
+
+    def _stage(self, start: Offset) -> Mapping[str, Staged]:
+        """Select the chunks of the round that are not staged; what is staged now."""
         for chunk in start.read:
             with contextlib.suppress(TableLocked, KeyChanged):  # then the chunk is not there, and is read again later
                 found = stage(self._source, self._spool, chunk)
                 if found.failed is None:
                     self._check({found.version})
-        staged = self.staged((*start.emit, *start.read))
-        self._was_read([c for c in start.read if c.id in staged], staged)
-        # 2. and 3.
-        token = uuid.uuid4().hex
+        return self.staged((*start.emit, *start.read))
+
+    def _watermark(self, capture: Capture) -> tuple[str, int]:
+        """Write a watermark and wait for it: its token and where the log has it."""
+        token = self._effects.token()
         if self._source.writes:
             bound = self._source.write_watermark(token)
             self._tell("watermark_written", token=token)
@@ -233,34 +218,54 @@ class Planner:
         else:
             position = capture.wait_position(self._source.high_watermark())
         self._tell("watermark_seen", token=token, position=position)
-        # 4.
+        return token, position
+
+    def _plan_window(
+        self, start: Offset, capture: Capture, orders: Orders, staged: Mapping[str, Staged]
+    ) -> PlannedWindow:
+        """Write a watermark and plan the batch that ends there. A second call does no harm: what must be done once is
+        left to the caller."""
+        assert start.position is not None
+        token, position = self._watermark(capture)
         segments = capture.between(start.position, position, self._following.followed(start))
         files = self._looked_at(segments)
         change = self._following.at(start, position)
         mark = self._mark(start, position, token, capture, segments, change)
         staged = same_schema(start, staged, files)
+        elsewhere: frozenset[str] = frozenset()
         if not self._source.comparable(start.coordinate, mark.coordinate):
             # chunks may show what was committed on another server and is on no other: they are read again
-            elsewhere = {c.id for c in start.read}
+            elsewhere = frozenset(c.id for c in start.read)
             staged = {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in elsewhere}
-            self._spool.remove_chunks(elsewhere)
         if files:
             self._pacer.log_had_changes()
         pace = self._pacer.pace()
         if start.read and self._pacer.waits(capture) is not None:
             pace = replace(pace, chunks=0)
         try:
-            end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source, tally=self._tally)
+            end = plan(
+                start,
+                mark,
+                staged=staged,
+                orders=orders,
+                pace=pace,
+                boundaries=self._source,
+                tally=self.deliveries.tally,
+            )
         except TableLocked:  # no boundaries now: no round now
-            self._locked_until = time.monotonic() + LOCKED_SECONDS
+            self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
             pace = replace(pace, chunks=0)
-            end = plan(start, mark, staged=staged, orders=orders, pace=pace, boundaries=self._source, tally=self._tally)
-        end = self._changed(self._begun_again(start, end), change)
-        if end.read:
-            self._pacer.opened()
-            self._tell("round_opened", chunks=len(end.read))
-        self._planned(start, end, segments)
-        return end
+            end = plan(
+                start,
+                mark,
+                staged=staged,
+                orders=orders,
+                pace=pace,
+                boundaries=self._source,
+                tally=self.deliveries.tally,
+            )
+        end, unread = self._begun_again(start, end)
+        return PlannedWindow(self._changed(end, change), segments, unread, elsewhere)
 
     def _end_anywhere(
         self, start: Offset, capture: Capture, orders: Orders, limit: Limit, target: int | None
@@ -268,6 +273,7 @@ class Planner:
         """End the batch at some commit: as much log as there is and the limit allows."""
         assert start.position is not None
         news = orders.new or any(c.failed or set(c.dumps) & orders.cancelled for c in start.dumps)
+        news = news or (target is not None and self._lost(start))
         if capture.wait_rows(start.position, 0.0 if news else POLL_SECONDS, eager=target is not None):
             capture.wait_more(start.position)
             segments = capture.between(start.position, capture.position, self._following.followed(start))
@@ -291,20 +297,21 @@ class Planner:
             orders=later,
             pace=pace,
             boundaries=self._source,
-            tally=self._tally,
+            tally=self.deliveries.tally,
         )
         if not self._settings.dump:
             end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self.tables.followed()))))
         end = self._changed(end, change)
-        self._planned(start, end, segments)
+        self.deliveries.planned(start, end, segments)
         return end
 
-    def _begun_again(self, start: Offset, end: Offset) -> Offset:
-        """The offset, with the stream's own dumps begun anew that failed because their table was away from its name. A
-        table that is there and fails twice stops the stream. One that is gone needs no dump."""
+    def _begun_again(self, start: Offset, end: Offset) -> tuple[Offset, frozenset[TableName]]:
+        """The offset, with the stream's own dumps begun anew that failed because their table was away from its name.
+        And the tables that are there and have failed: one that fails twice stops the stream. One that is gone needs no
+        dump."""
         failed = {c.table: c.failed for c in end.dumps if c.failed is not None and c.dump in OWN}
         if not failed:
-            return end
+            return end, frozenset()
         there = self._source.describe(failed)
         for table in there:
             if table in self._unread:
@@ -314,10 +321,9 @@ class Planner:
                     f"table {table} cannot be dumped: {failed[table]}",
                     hint="a stream without the table's full state would be wrong: repair what is said, or leave it out",
                 )
-        self._unread |= there.keys()
         if len(there) < len(failed):
             self._following.look_for_names(start)
-        return replace(end, dumps=begun_again(end.dumps, there.keys() | self._following.away))
+        return replace(end, dumps=begun_again(end.dumps, there.keys() | self._following.away)), frozenset(there)
 
     def _changed(self, end: Offset, change: Change) -> Offset:
         """The offset, with what is followed after it and what its batch empties."""
@@ -331,7 +337,7 @@ class Planner:
     def _overdue(self, start: int, captured: int, target: int | None) -> bool:
         """Whether to end a batch although the log has nothing of ours: every now and then, or to reach the target."""
         arrives = target is not None and start < target <= captured
-        return arrives or time.monotonic() - self._moved > self._settings.heartbeat
+        return arrives or self._effects.monotonic() - self._moved > self._settings.heartbeat
 
     def _looked_at(self, segments: Sequence[Segment]) -> list[LogFile]:
         """The files of the segments, whose schemas the stream can deliver and people know."""
@@ -376,19 +382,9 @@ class Planner:
             self._tell("chunk_selected", **facts, rows=found.rows, seconds=round(found.seconds, 6))
         self._pacer.read([staged[c.id] for c in chunks])
 
-    def _planned(self, start: Offset, end: Offset, segments: Sequence[Segment]) -> None:
-        assert start.position is not None
-        assert end.position is not None
-        if self._sync is not None and len(end.tally) < len(self._tally):
-            self._sync.exchange(
-                STORE_SECONDS
-            )  # a dump of a table is over: what it came to is only in the batch that is done
-        self.counts.windows += bool(end.emit)
-        self.counts.events += sum(s.upto(end.position)[0] - s.upto(start.position)[0] for s in segments)
-
     def _tell(self, kind: str, **facts: Any) -> None:
         if self._sync is not None:
             self._sync.tell(kind, **facts)
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
-        return retrying(call, self._settings.patience)
+        return retrying(call, self._settings.patience, self._effects)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from dblog.capture.effects import REAL, Effects
 from dblog.errors import ConnectionLost, TableLocked
 
 _T = TypeVar("_T")
 
 
-def retrying(call: Callable[[], _T], patience: float) -> _T:
+def retrying(call: Callable[[], _T], patience: float, effects: Effects = REAL) -> _T:
     """The call's result; a lost connection or a locked table is tried again for so many seconds."""
-    deadline = time.monotonic() + patience
+    deadline = effects.monotonic() + patience
     delay = 0.1
     while True:
         try:
             return call()
         except (ConnectionLost, TableLocked):
-            if time.monotonic() + delay > deadline:
+            if effects.monotonic() + delay > deadline:
                 raise
-        time.sleep(delay)
+        effects.sleep(delay)
         delay = min(delay * 2, 10.0)

@@ -18,6 +18,7 @@ from dblog.core.offset import Offset, Tally
 from dblog.core.schema import TableSchema
 from dblog.core.throttle import Throttle
 from dblog.errors import DBLogError, StateError
+from dblog.state.events import event
 from dblog.state.mirror import Delivered, mirrored, taken
 from dblog.state.pipeline import Pipeline, request_number
 from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
@@ -44,19 +45,22 @@ class Inbox:
 
 
 class StateSync:
-    """The state store, as a stream uses it. `status` says what the stream does, whenever it is asked."""
+    """The state store, as a stream uses it. `status` says what the stream does, whenever it is asked; `tend` does what
+    the stream needs now and then, and is called before it."""
 
     def __init__(
         self,
         open_store: Callable[[], Store],
         name: str,
         status: Callable[[], Mapping[str, Any]],
+        tend: Callable[[], None] = lambda: None,
         *,
         patience: float = 300.0,
     ) -> None:
         self._open_store = open_store
         self._name = name
         self._status = status
+        self._tend = tend
         self._patience = patience
         self._changed = threading.Condition()
         self._inbox: Inbox | None = None
@@ -105,7 +109,7 @@ class StateSync:
 
     def tell(self, kind: str, **facts: Any) -> None:
         """The algorithm has done something."""
-        self._events.append({"at": time.time(), "kind": kind, **facts})
+        self._events.append(event(kind, time.time(), facts))
 
     def saw(self, schemas: Mapping[str, TableSchema]) -> None:
         """Events come under these schemas."""
@@ -166,6 +170,7 @@ class StateSync:
 
     def _say_status(self, pipeline: Pipeline) -> bool:
         """Write the status; whether anything happens."""
+        self._tend()
         status = self._status()
         pipeline.open()  # somebody may have told the store to forget it
         pipeline.say({"state": "running", "error": None, **status, **(self._ending or {})})

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dblog.core.schema import TableName, TableSchema
-from dblog.sinks.settings import Setting
+from dblog.core.settings import Setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from dblog.core.event import BEFORE, CHANGE_FIELDS, op_names
 from dblog.core.schema import TableSchema
+from dblog.core.settings import Setting, flag, text
 from dblog.errors import SinkError
 from dblog.sinks.base import SinkContext, TableBatch
 from dblog.sinks.import_path import Imported
-from dblog.sinks.settings import Setting, flag, text
 from dblog.work import envelope as streaming
 from dblog.work.json_text import join_members, json_text
 

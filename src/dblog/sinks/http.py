@@ -20,13 +20,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog.core.settings import Setting, mapping, number, text
 from dblog.errors import SinkError
 from dblog.sinks.api import Api
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
 from dblog.sinks.partition_work import each_part
-from dblog.sinks.settings import Setting, mapping, number, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

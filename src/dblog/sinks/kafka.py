@@ -20,12 +20,12 @@ from string import Formatter as Pattern
 from typing import TYPE_CHECKING, Any
 
 from dblog.core.schema import TableName
+from dblog.core.settings import Setting, flag, mapping, number, text
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
 from dblog.sinks.kafka_topics import Topics, failure
 from dblog.sinks.packages import PACKAGE, check_loaded, package_of
-from dblog.sinks.settings import Setting, flag, mapping, number, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

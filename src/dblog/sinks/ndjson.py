@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, formatter
 from dblog.sinks.partition_work import each_part
-from dblog.sinks.settings import Setting, choice, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.errors import PySparkRuntimeError
 
+from dblog.core.settings import Setting, text
 from dblog.errors import ConfigError
-from dblog.sinks.settings import Setting, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

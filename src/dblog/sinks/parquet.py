@@ -17,10 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
-from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
+from dblog.sinks.formats import OLD_ROWS
+from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.storage import Files, reached
 
 if TYPE_CHECKING:
@@ -46,12 +48,17 @@ class ParquetSink(Sink):
         Setting("path", "the folder, or an address that Spark can write to", text("a path or an address")),
         Setting("compression", "of the files", choice("zstd", "snappy", "gzip", "none"), default="zstd"),
         SCHEMA_CHANGES,
+        OLD_ROWS,
     )
 
     def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
         super().__init__(given, context)
         self._folder = Folder.of(given["path"], context).uri.rstrip("/")
         self._columns: dict[str, dict[str, str]] = {}
+
+    @property
+    def before(self) -> bool:
+        return bool(self.given["before"])
 
     @property
     def spark_settings(self) -> Mapping[str, str]:

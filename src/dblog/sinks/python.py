@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dblog.core.settings import Kind, Setting, choice, text
 from dblog.errors import ConfigError, DBLogError, SinkError
 from dblog.sinks.base import Batch, Sink, SinkContext
 from dblog.sinks.dates import dates_as_text, odd_date
 from dblog.sinks.formats import OLD_ROWS
 from dblog.sinks.import_path import Imported
-from dblog.sinks.settings import Kind, Setting, choice, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

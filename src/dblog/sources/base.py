@@ -90,16 +90,17 @@ class Run:
 
 
 class LogStream(Protocol):
-    """The change log from one position on. Not thread-safe: it belongs to the capture thread."""
+    """The change log from one position on. Not thread-safe: the capture thread opens, reads and closes it."""
 
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
-        """What has arrived, waiting at most `timeout` seconds for something to arrive. Raises ConnectionLost.
-        `eager` is for when somebody waits for a certain position: do not trust silence, ask the database."""
+        """Return what has arrived, in commit order; wait at most `timeout` seconds for something to arrive. `eager`: a
+        caller waits for a certain position, so ask the database how far its log is instead of waiting for news.
+        Raises ConnectionLost (the log is opened again after the last commit), PositionLost, DecodeError."""
         ...
 
     @property
     def heard(self) -> float:
-        """When the database was last heard of, on the monotonic clock."""
+        """When the database was last heard of, on the monotonic clock. A stream that hears nothing for long fails."""
         ...
 
     @property
@@ -109,24 +110,29 @@ class LogStream(Protocol):
 
     @property
     def passing(self) -> bool:
-        """Whether transactions from before the coordinate it was opened at are still to come: another server's log is
-        read from further back. No batch may end here."""
+        """Whether transactions from before the opening position may still come: the log of another server is read from
+        further back than that position. No batch may end here. False where the log is one server's."""
         ...
 
     @property
     def idle_position(self) -> int:
-        """The log is known to hold nothing of ours between the last run and this position."""
+        """The log is known to hold nothing of ours between the last run and this position. So an idle stream moves on.
+        0, or any position that was passed, where nothing is known."""
         ...
 
     def redefined(self) -> bool:
-        """Whether the log has shown another definition of a table, or a new table, since the last call."""
+        """Whether the log has shown another definition of a table since the last call or, where it shows such, a new
+        table. True makes the driver call `Source.survey` soon."""
         ...
 
     def acknowledge(self, position: int) -> None:
-        """Let the database forget its log up to `position`. Also serves as the keep-alive: call it on a timer."""
+        """Let the database forget its log up to `position`: Spark has committed it. Called several times a second, with
+        0 or the same position too, so it also serves as the keep-alive. Raises ConnectionLost."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection. Raises nothing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,9 @@ class Selection(Protocol):
     """A read that is open: the table cannot change its schema until the rows have been read."""
 
     @property
-    def schema(self) -> TableSchema: ...
+    def schema(self) -> TableSchema:
+        """The table as it is while the rows are read."""
+        ...
 
     def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
         """Hand all rows to `take`, batch by batch. Once only."""
@@ -194,105 +202,145 @@ class Wait:
 
 
 class Source(Boundaries, Protocol):
-    """A source database, seen from the driver and the executors. Picklable; holds no connection when pickled."""
+    """A source database and the tables to follow, seen from the driver and the executors.
+
+    Threads: the driver's planner calls every member unless another caller is named, one call at a time. The capture
+    thread calls `stream` and `coordinate`, the status thread `identity`, `health` and `probe`, and executors call
+    `select`. Calls of different threads may overlap, so each needs its own connection.
+
+    Errors: any member that asks the database may raise ConnectionLost or TableLocked. The caller then tries again for
+    the option `patienceSeconds`. Every other error ends the stream, unless the member says what else it means.
+
+    Picklable; holds no connection when pickled. Positions are whole numbers from 0 to 2**63 - 1 that grow with the log.
+    A transaction lies between two positions: its changes have a `_lsn` at or after the first and before the second,
+    which is its commit's position. Members of `Boundaries`, which order the keys of a table, belong to it too.
+    """
+
+    # -- set-up ----------------------------------------------------------------------------------------------
 
     @property
     def writes(self) -> bool:
-        """Whether windows end at watermarks that are written, or without writing anything (`high_watermark`)."""
+        """Whether windows end at watermarks that are written (`write_watermark`), or without writing anything to the
+        database (`high_watermark`). The option `watermark` says which."""
         ...
 
     @property
     def default_schema(self) -> str:
-        """Where a table is that is named without a schema."""
+        """The schema of a table that is named without one. Opens no connection."""
         ...
 
     def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
-        """Check every precondition, create what is missing and allowed, or raise PreconditionFailed with all of it.
+        """Check every precondition, and create what is missing and allowed. Called first, at each start of a stream.
 
-        `followed` are the tables that the stream has followed so far, or None when it is new. A stream that goes on
-        needs the log it left behind, of each of these tables (else PositionLost)."""
+        `followed` are the tables that the stream has followed so far, or None when it is new. Raises PreconditionFailed
+        with all problems, each with its fix, and PositionLost when the log that a stream left behind is gone."""
         ...
 
-    def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
-        """Look at the followed tables and at those that the patterns name. Raises PreconditionFailed when the log of a
-        followed table is incomplete."""
+    def abandon(self) -> None:
+        """Remove from the database what it keeps for this stream alone: the stream will never go on. Called when a new
+        stream failed before it delivered anything. Raises NotFound when there is nothing to remove."""
         ...
 
-    def admit(self, tables: Collection[TableName]) -> Admitted:
-        """Make sure that the log has the changes of these tables, and that it is decoded for them. Those that are gone
-        by now are left out."""
-        ...
+    # -- tables ----------------------------------------------------------------------------------------------
 
-    def follow(self, tables: Mapping[TableName, Followed]) -> None:
-        """From now on, decode the log in this process for these tables too."""
+    def tables(self) -> Mapping[TableName, TableSchema]:
+        """The tables that the patterns name, as the catalog describes them now. Raises ConfigError without any."""
         ...
 
     def describe(self, tables: Collection[TableName]) -> Mapping[TableName, TableSchema]:
-        """Those of the tables that exist, as the catalog describes them now."""
+        """Those of the tables that exist, as the catalog describes them now. The schema must equal the one that the log
+        and `select` give for the same definition of the table."""
         ...
 
-    def tables(self) -> Mapping[TableName, TableSchema]:
-        """The captured tables as the catalog describes them now."""
+    def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
+        """Look at the followed tables and at those that the patterns name. Called after the start, every
+        `heartbeatSeconds`, and soon after `LogStream.redefined`. Raises PreconditionFailed when the log of a followed
+        table is incomplete: rows would be missed."""
         ...
+
+    def admit(self, tables: Collection[TableName]) -> Admitted:
+        """Make sure that the log has the changes of these tables, and that it is decoded for them, from the returned
+        position on. Called for the tables of a new stream and for tables that come later. Those that are gone by now
+        are left out. Raises TableLocked: it is tried again later, and the stream goes on meanwhile."""
+        ...
+
+    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+        """From now on, decode the log in this process for these tables too: they were admitted in an earlier life of
+        the stream. Called before `stream`."""
+        ...
+
+    # -- the log ---------------------------------------------------------------------------------------------
 
     def origin(self) -> Origin:
-        """Where a new stream starts, once `prepare` has made the log readable."""
+        """Where a new stream starts: everything that is committed later comes after this position. Called once per
+        stream, after `prepare`."""
         ...
 
     def latest(self) -> int:
-        """The position of the end of the database's log now."""
+        """The position of the end of the database's log now: at or after every commit until now."""
         ...
 
     def check_position(self, position: int, coordinate: str | None) -> None:
-        """Raise PositionLost when the log could not be opened after the position."""
+        """Raise PositionLost unless the log can be opened after the position. `coordinate` is that of the position."""
         ...
 
     def stream(self, position: int, coordinate: str | None) -> LogStream:
-        """Open the log after `position`. On another server the `coordinate` finds it, and positions go on growing.
-        Raises PositionLost when the log no longer reaches back that far."""
+        """Open the log after `position`. The first run begins with the first transaction whose commit's position is
+        greater. On another server the `coordinate` finds the transaction, and positions go on growing. Called by the
+        capture thread, again after each ConnectionLost. Raises PositionLost when the log no longer reaches back."""
         ...
 
     def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> str | None:
-        """The coordinate of `position`, given the coordinate of an earlier one and the transactions in between."""
+        """The coordinate of `position`, given the coordinate of an earlier position and the commits in between. Asks
+        nobody. None where positions mean something to one server only."""
         ...
 
     def comparable(self, coordinate: str | None, other: str | None) -> bool:
-        """Whether the positions of two coordinates count the same log."""
+        """Whether the positions of two coordinates count the same log. False after a failover: selects of the window
+        are read again. Asks nobody."""
         ...
 
     def repeat(self, position: int, coordinate: str | None, end: str | None) -> LogStream | None:
-        """Open the log once more for exactly the transactions between two coordinates, up to where `passing` ends. None
-        when the log that is read now has them at the positions that they had."""
+        """Open the log once more for exactly the transactions between two coordinates, up to where `passing` ends.
+        Called at a start, for a batch that was planned and whose files are gone. None when the log that is read now has
+        the batch at the positions that it had: then `stream` brings it."""
         ...
 
     @property
     def decoding(self) -> str:
-        """What the rows of a change depend on beside the log: options of the stream."""
+        """What the rows of a change depend on beside the log: options of the stream, such as chosen columns. Files of a
+        batch that were written under another text are not used again."""
         ...
 
+    # -- watermarks and visibility ---------------------------------------------------------------------------
+
     def write_watermark(self, token: str) -> int:
-        """Write `token` to the watermark table; a position at or after its commit. Raises WatermarkError."""
+        """Commit `token` to the watermark table, so that it comes back as `Run.token`; return a position at or after
+        its commit. A select that begins after the return sees all that the log has before the token, but for
+        `invisible`. Raises WatermarkError when it cannot be written."""
         ...
 
     def high_watermark(self) -> int:
-        """Without writing: a position at or after the commit of all that a select has been able to see until now, and
-        that the log is sure to reach."""
+        """Without writing: a position at or after the commit of all that a select has been able to see until now. The
+        log must reach it by itself, on an idle database too (`LogStream.idle_position`)."""
         ...
 
     def invisible(self, xids: Ints, coordinate: str | None) -> tuple[int, ...]:
-        """The committed transactions of `xids`, all before `coordinate`, that a select started now might not see yet.
-        The source may return fewer of them if they stand for all."""
+        """The committed transactions of `xids` (`Commits.xids`), all before `coordinate`, that a select started now
+        might not see yet. The source may return fewer of them if they stand for all. () where commits become visible
+        in the order of the log, before they can be read from it. No chunk is selected while there are any."""
         ...
 
     def select(self, table: TableName, extent: Extent, key: str | None) -> Selection:
-        """Open a read of an extent's rows. Raises KeyChanged when the table's primary key is not `key`, and
-        TableUnreadable when the extent can never be read."""
+        """Open a read of the rows of an extent. Called by executors, and by the planner for a chunk that none has read.
+        The rows must be those of one moment after the call began. Raises KeyChanged when the table's primary key is not
+        `key` (as `Boundaries.key` names it), TableLocked, and TableUnreadable when the extent can never be read."""
         ...
 
     # -- what requests need ----------------------------------------------------------------------------------
 
     def estimate(self, table: TableName) -> int | None:
-        """About how many rows the table has."""
+        """About how many rows the table has, for people; must be quick. None where nobody knows."""
         ...
 
     def missing(self, table: TableName, keys: Sequence[Key]) -> list[Key]:
@@ -300,18 +348,22 @@ class Source(Boundaries, Protocol):
         ...
 
     def check_condition(self, table: TableName, where: str) -> None:
-        """Raise TableUnreadable unless the condition can be asked of the table."""
+        """Raise TableUnreadable unless `Extent.where` may be this condition, which a user wrote."""
         ...
 
+    # -- for people ------------------------------------------------------------------------------------------
+
     def identity(self) -> Mapping[str, str]:
-        """Which database this is and which part of its log, for people: no secrets."""
+        """Which database this is and how the stream is called there, without secrets: `source` is the masked URL. Asks
+        nobody."""
         ...
 
     def probe(self, query: str) -> float:
-        """The number that a user's query gives, a measure of the database's load. Raises SourceError."""
+        """The number that a user's query gives, a measure of the database's load. Must change nothing and end soon.
+        Raises SourceError, which people are told; the stream goes on."""
         ...
 
     def health(self) -> Mapping[str, Any]:
-        """How the database keeps our log, for people: `latest` (the end of its log), and how far it is
-        acknowledged."""
+        """How the database keeps our log, for people: `latest` (the end of its log), and what the database says of the
+        reader's coordinate in it. Raises SourceError; the stream goes on."""
         ...

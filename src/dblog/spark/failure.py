@@ -10,23 +10,27 @@ from pyspark.errors import PySparkException
 from dblog import errors
 
 _OURS = re.compile(r"dblog\.errors\.(\w+): ")
+_PYTHON = re.compile(r"^\w[\w.]*(?:Error|Exception)(?:: .*?)?(?=\s+SQLSTATE: |$)", re.MULTILINE)
+"""The line at the end of a Python traceback that names the error."""
 _END = re.compile(r"\n\s*at [\w.$]+(?:[(/]|\Z)|\n\n|\n=== |\nTraceback |\s+SQLSTATE: |\nDuring handling |\Z")
 """The end of a Python error's text in a report: the JVM's stack frames, or text that Spark appends."""
 
 
 def plain(error: Exception) -> Exception:
-    """The error itself. For an error of Spark, our error in its report, or the first line of the report."""
+    """The error itself. For an error of Spark, our error in its report, or what `cause` finds instead."""
     return cause(str(error)) if isinstance(error, PySparkException | Py4JJavaError) else error
 
 
 def cause(report: str, command: str = "run") -> errors.DBLogError:
-    """Our error in a report, as it was raised; without one, an error with the report's first line."""
+    """The DBLogError in a report, as it was raised; else the last line of a Python traceback; else the first line."""
     for found in reversed(list(_OURS.finditer(report))):  # in a chain, the last error is the raised one
         kind = getattr(errors, found[1], None)
         if isinstance(kind, type) and issubclass(kind, errors.DBLogError):
             text = report[found.end() : _END.search(report, found.end()).start()]  # type: ignore[union-attr]
             message, _, hint = text.rstrip().partition("\nhint: ")
             return kind(message, hint=hint or None)
+    theirs = _PYTHON.findall(report) if "Traceback (most recent call last):" in report else []
     return errors.DBLogError(
-        report.strip().partition("\n")[0], hint=f"dblog {command} --verbose shows all that Spark says"
+        theirs[-1].rstrip() if theirs else report.strip().partition("\n")[0],
+        hint=f"dblog {command} --verbose shows all that Spark says",
     )

@@ -1,4 +1,4 @@
-"""What people and pipelines tell each other: requests, settings, progress, status. Nothing here moves data."""
+"""The state store: requests, settings, progress, status and events, shared by pipelines, the CLI and the HTTP API."""
 
 from __future__ import annotations
 

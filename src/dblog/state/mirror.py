@@ -1,4 +1,4 @@
-"""Progress as the offset tells it. The offset is the truth; what is mirrored here can be lost and made again."""
+"""The progress of dumps, computed from the offsets of committed batches. If it is lost, it can be computed again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Delivered:
 
     @property
     def dumps(self) -> set[str]:
-        """The dumps that the batch speaks of."""
+        """The ids of the dumps that the batch has anything about."""
         offset = self.offset
         cursors, chunks = (d for c in offset.dumps for d in c.dumps), (d for c in offset.read for d in c.dumps)
         return {*cursors, *chunks, *(t.dump for t in self.tally)}

@@ -1,14 +1,14 @@
-"""A pipeline's state in the store: what the control side (command line, HTTP API) and the pipeline itself use.
+"""The state of a pipeline in the store, as the command line, the HTTP API and the pipeline itself use it.
 
 pipelines/<name>                    when it was first seen
-pipelines/<name>/status             what it does; the stream's source process writes it, every second or so
-pipelines/<name>/delivery           whether it waits for its sink or restarts; `dblog run FILE` writes it
-pipelines/<name>/settings           the throttle; people write it
-pipelines/<name>/requests/<number>  dump requests; people add them
-pipelines/<name>/wishes/<id>        pause, resume, cancel; people write it
-pipelines/<name>/progress/<id>      what became of a request; the pipeline mirrors it
-pipelines/<name>/schemas/<version>  every schema that an event was captured under
-log pipelines/<name>/events         what the algorithm does, the last thousands of it
+pipelines/<name>/status             state, lag, positions, counters; the source's process writes it every second
+pipelines/<name>/delivery           whether it waits for its sink or restarts; `dblog run` writes it
+pipelines/<name>/settings           the throttle; users write it
+pipelines/<name>/requests/<number>  dump requests; users add them
+pipelines/<name>/wishes/<id>        pause, resume, cancel; users write them
+pipelines/<name>/progress/<id>      state and progress of a dump; the pipeline writes it from its offset
+pipelines/<name>/schemas/<version>  every table schema that an event was captured with
+log pipelines/<name>/events         the last events of the algorithm (`state.events`), up to `KEEP_EVENTS`
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from dblog.state.requests import Dump, Progress, Request, State, Wish, known
 from dblog.state.store import Store, Value
 
 SILENT_SECONDS = 10.0
-"""A pipeline whose status is older than this does not run."""
+"""A pipeline whose status is older than this, in seconds, does not run."""
 
 RUNNING, WAITING, RESTARTING = "running", "waiting for sink", "restarting"
 ALIVE = (RUNNING, WAITING, RESTARTING)
 """The states of a pipeline whose process works, or tries to."""
 
 UNREADY_SECONDS = 60.0
-"""How long a pipeline may wait for its sink or restart before it no longer counts as ready, unless its file says."""
+"""How long, in seconds, a pipeline may wait for its sink or restart until it is not ready; a file may say otherwise."""
 
 KEEP_ENDED = 500
 KEEP_EVENTS = 10_000
 
 
 def pipelines(store: Store) -> list[str]:
-    """The names of all pipelines that the store knows."""
+    """The names of all pipelines in the store."""
     return [urllib.parse.unquote(name) for name in store.list("pipelines")]
 
 
 def only_pipeline(store: Store, name: str | None = None) -> Pipeline:
-    """The pipeline of this name, or the only one there is. Raises NotFound that says which there are."""
+    """The pipeline of this name; without a name, the only one. Raises NotFound that names the pipelines."""
     known = pipelines(store)
     if name is not None and name in known:
         return Pipeline(store, name)
@@ -63,17 +63,17 @@ def only_pipeline(store: Store, name: str | None = None) -> Pipeline:
 
 
 class Pipeline:
-    """One pipeline, seen through the store."""
+    """One pipeline in the store."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
         self._root = "pipelines/" + urllib.parse.quote(name, safe="")
 
-    # -- people ----------------------------------------------------------------------------------------------
+    # -- for users ----------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Dump:
-        """Ask for a dump. It begins when the pipeline runs and sees it."""
+        """Request a dump. It begins when the pipeline runs and reads the request."""
         created_at, salt = time.time(), uuid.uuid4().hex[:4]
         number = self.store.add(self._at("requests"), {**request.to_json(), "created_at": created_at, "salt": salt})
         return Dump(request_id(number, salt), request, created_at)
@@ -99,7 +99,7 @@ class Pipeline:
         ]
 
     def dump(self, dump_id: str) -> Dump:
-        """One dump, by its id or the number in front of it. Raises NotFound."""
+        """One dump, by its id or the number it begins with. Raises NotFound."""
         found = {d.id: d for d in self.dumps()}
         if dump_id in found:
             return found[dump_id]
@@ -109,7 +109,7 @@ class Pipeline:
         raise NotFound(f"there is no dump {dump_id!r} in pipeline {self.name!r}", hint="dblog dumps lists them")
 
     def wish(self, dump_id: str, wish: Wish) -> Dump:
-        """Pause, resume or cancel a dump. Raises StateError when it has ended; nobody takes back a cancel."""
+        """Pause, resume or cancel a dump. Raises StateError if it has ended or is cancelled, which cannot be undone."""
         while True:
             dump = self.dump(dump_id)
             seen = self.store.get(self._at("wishes", dump.id))
@@ -142,10 +142,10 @@ class Pipeline:
             return known(Throttle, {**value, **changed})
 
     def status(self) -> dict[str, Any]:
-        """What the pipeline last said of itself; `state` is what it is now.
+        """The status that the pipeline wrote last; `state` is corrected to the present state.
 
-        Two processes write about a pipeline, each a document of its own. While `delivery` says that the stream waits
-        for its sink or restarts, that is the state: the source's process may be idle then, dead, or not yet started.
+        Two processes write about a pipeline, each its own document. While `delivery` says that the stream waits for its
+        sink or restarts, that is the state: the source's process may be idle then, dead, or not yet started.
         """
         said, delivery = self.store.get(self._at("status")), self.store.get(self._at("delivery"))
         if said is None:
@@ -157,7 +157,7 @@ class Pipeline:
         if delivery is not None:
             status["restarts"] = delivery.value["restarts"]
             if delivery.value.get("failed") and status["state"] != RUNNING:
-                # the source's process may know nothing of it
+                # the source's process may have ended before it could write this
                 status |= {"state": "failed", "error": delivery.value["failed"]}
             if delivery.value["state"] != RUNNING and not _silent(delivery.value):
                 now = {name: delivery.value[name] for name in ("state", "since", "reason", "unready_after")}
@@ -169,20 +169,20 @@ class Pipeline:
         return self.status()["state"] in ALIVE
 
     def schemas(self) -> dict[str, Value]:
-        """Every schema that an event was captured under, by its version."""
+        """Every table schema that an event was captured with, by its version."""
         return {version: document.value for version, document in self.store.list(self._at("schemas")).items()}
 
     def events(self, after: int | None = None, limit: int = 1000) -> Sequence[tuple[int, Value]]:
         return self.store.tail(self._at("events"), after=after, limit=limit)
 
     def forget(self) -> None:
-        """Remove all that is known of the pipeline."""
+        """Remove the pipeline from the store."""
         self.store.delete(self._root)
 
-    # -- the pipeline itself ---------------------------------------------------------------------------------
+    # -- for the pipeline itself ---------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Make the pipeline known."""
+        """Add the pipeline to the store, if it is not there."""
         with contextlib.suppress(Conflict):
             self.store.put(self._root, {"name": self.name, "created_at": time.time()}, version=0)
 
@@ -190,22 +190,16 @@ class Pipeline:
         self.store.put(self._at("status"), {**status, "updated_at": time.time()})
 
     def deliver(self, delivery: Value) -> None:
-        """Say what becomes of the batches: `state`, `since`, `reason`, `restarts`, `unready_after`, and `failed`, the
-        error that has ended the stream."""
+        """Write whether batches are delivered: `state`, `since`, `reason`, `restarts`, `unready_after`, and `failed`,
+        the error that ended the stream."""
         self.store.put(self._at("delivery"), {**delivery, "updated_at": time.time()})
 
     def ended(self, error: str | None) -> None:
-        """The pipeline has ended, whatever the source's process said last: Spark kills it, or it failed before."""
+        """Write that the pipeline has ended. The source's process may not have done so: Spark kills it."""
         document = self.store.get(self._at("status"))
         if document is not None or error is not None:
             state = {"state": "stopped" if error is None else "failed", "error": error}
             self.say({**(document.value if document is not None else {}), **state})
-
-    def stopped(self) -> None:
-        """The pipeline has been stopped, and did not come to say so: Spark kills a source's process."""
-        document = self.store.get(self._at("status"))
-        if document is not None and document.value.get("state", RUNNING) == RUNNING:
-            self.store.put(self._at("status"), {**document.value, "state": "stopped"})
 
     def mirror(self, dump_id: str, progress: Progress) -> None:
         self.store.put(self._at("progress", dump_id), progress.to_json())
@@ -230,7 +224,7 @@ class Pipeline:
 
 
 def ready(status: Mapping[str, Any]) -> bool:
-    """Whether a pipeline with this status works, or has not waited or restarted for long."""
+    """Whether a pipeline with this status runs, or has waited or restarted for less than `unready_after`."""
     if status["state"] not in (WAITING, RESTARTING):
         return bool(status["state"] == RUNNING)
     return time.time() - float(status["since"]) < float(status["unready_after"])
@@ -241,7 +235,7 @@ def _silent(document: Value) -> bool:
 
 
 def request_id(number: int, salt: str) -> str:
-    """What people call a request, and what its rows carry as `_dump`."""
+    """The id of a dump: what users call it, and what its rows have as `_dump`."""
     return f"{number}-{salt}"
 
 

@@ -1,7 +1,7 @@
-"""Dump requests: what somebody wants, what became of it, and how the two are seen together.
+"""Dump requests, their wishes and their progress.
 
-Three documents speak of a request, each with one kind of writer, so that nobody waits for anybody: the request itself,
-written once; the wish of its owner (run, pause, cancel); and its progress, which the pipeline mirrors from its offset.
+A request has three documents, each with one kind of writer, so that no writer waits for another: the request itself,
+written once; the wish of its owner (run, pause, cancel); and its progress, which the pipeline writes from its offset.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 class Wish(StrEnum):
-    """What the owner of a request wants of it now."""
+    """What the owner of a dump wants: run, pause or cancel it."""
 
     run = "run"
     pause = "pause"
@@ -44,7 +44,7 @@ class Wish(StrEnum):
 
 
 def known(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """A dataclass of the values that it has fields for: a newer version may have written more."""
+    """Make a dataclass from the values that it has fields for: a newer version may have written more."""
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names})
 
@@ -77,7 +77,7 @@ class Request:
 def read_request(
     tables: str | None = None, keys: Sequence[Sequence[Any] | Any] = (), where: str | None = None
 ) -> Request:
-    """A request as somebody wrote it, checked as far as that goes without the database. Raises ConfigError."""
+    """Check a request as far as that is possible without the database. Raises ConfigError."""
     if tables is None and (keys or where):
         raise ConfigError("keys or a condition need a table", hint="name one table, like public.orders")
     if keys and where:
@@ -143,7 +143,7 @@ class TableProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """What became of a request so far. Times are seconds since 1970."""
+    """The state and progress of a dump. Times are seconds since 1970."""
 
     state: State = State.queued
     reason: str | None = None
@@ -164,8 +164,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Dump:
-    """A request as people see it: with its wish and its progress. The first dump of a stream has the id `initial`, and
-    rows that the log left incomplete are read again under the id `repair`; nobody has requested these two."""
+    """A dump as users see it: the request with its wish and its progress. Two dumps are not requested: `initial`, the
+    first dump of a stream, and `repair`, which reads rows again that the log left incomplete."""
 
     id: str
     request: Request
@@ -211,7 +211,7 @@ class Dump:
         return (self.total - self.read) * self.progress.active_seconds / self.read
 
     def to_json(self) -> dict[str, Any]:
-        """For people and programs: everything, worked out."""
+        """For the command line and the HTTP API: all fields, with the computed ones."""
         return {
             "id": self.id,
             "kind": self.id if self.id in OWN else self.request.kind,

@@ -1,4 +1,4 @@
-"""The state store in one SQLite file, for pipelines and people on one machine.
+"""The state store in one SQLite file, for pipelines and commands on one machine.
 
 Readers never wait; writers take turns, each for well under a millisecond. What a killed process leaves behind is what
 it had committed. The file holds table names and conditions, so that only its owner may read it.
@@ -24,7 +24,7 @@ PATIENCE = 10.0
 """Seconds to wait for another writer."""
 
 FORMAT = 1
-APPLICATION = 0x44424C47  # "DBLG" in the file's header: nobody else's database is taken for ours
+APPLICATION = 0x44424C47  # "DBLG" in the file's header, to refuse databases of other programs
 
 _TABLES = (
     "CREATE TABLE store (id TEXT NOT NULL)",
@@ -150,7 +150,7 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection, with its errors told in our words."""
+        """The connection; its errors become StateError."""
         with self._lock:
             try:
                 if self._db is not None and self._file != _identity(self.path):
@@ -212,7 +212,7 @@ class SQLiteStore:
             new = self._is_new(db)
         if new:
             with _transaction(db, "IMMEDIATE"):
-                if self._is_new(db):  # nobody else was faster
+                if self._is_new(db):  # no other process was faster
                     for statement in _TABLES:
                         db.execute(statement)
                     db.execute("INSERT INTO store VALUES (?)", [uuid.uuid4().hex])

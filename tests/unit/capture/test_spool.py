@@ -88,6 +88,7 @@ def test_an_interrupted_select_publishes_nothing(spool: Spool) -> None:
     with pytest.raises(RuntimeError):
         spool.stage("c-0", T, breaks)
     assert spool.staged("c-0") is None
+    assert os.listdir(Path(spool.uri) / "chunk") == []
 
 
 def test_log_files_hold_changes_and_count_what_is_incomplete(spool: Spool) -> None:
@@ -203,7 +204,7 @@ def test_other_threads_find_a_spool_that_is_complete(tmp_path: Path, monkeypatch
         assert spool._fs is None, "it can be used before its folders are there"
         make(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("dblog.capture.spool.os.makedirs", makedirs)
+    monkeypatch.setattr("dblog.capture.storage.os.makedirs", makedirs)
     spool.sweep(())
     assert spool._fs is not None
 

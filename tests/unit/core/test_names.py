@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog.core.names import parse_patterns, parse_table, select_tables
+from dblog.core.names import parse_patterns, parse_table, qualified, select_tables
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
 
@@ -57,6 +57,26 @@ def test_what_does_not_name_one_table_is_refused_with_the_option_and_the_value(t
 )
 def test_patterns_include_and_exclude(patterns: str, names: list[str]) -> None:
     assert [str(t) for t in select_tables(parse_patterns(patterns), TABLES)] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "full"),
+    [
+        ("orders", "shop", "shop.orders"),
+        ("shop.orders", "shop", "shop.orders"),
+        ("shop . orders ,other.*", "shop", "shop . orders ,other.*"),
+        ("a, !b_*, other.c,d ", "shop", "shop.a, !shop.b_*, other.c,shop.d "),
+        ('"a.b", "x"."y", "q""r"', "shop", 'shop."a.b", "x"."y", shop."q""r"'),
+        ("orders", "odd name", '"odd name".orders'),
+        ("orders", 'a"*', '"a""*".orders'),
+        ("orders", "", '"".orders'),
+    ],
+)
+def test_a_name_without_a_schema_is_given_one(text: str, schema: str, full: str) -> None:
+    assert qualified(text, schema) == full
+    tables = [TableName(s, t) for s in (schema, "other", "x") for t in ("orders", "a", "b_1", "c", "d", "y", "a.b")]
+    given, same = (parse_patterns(each, default_schema=schema) for each in (text, full))
+    assert [tuple(map(p.matches, tables)) for p in given] == [tuple(map(p.matches, tables)) for p in same]
 
 
 def test_an_underscore_is_not_a_wildcard() -> None:

@@ -48,14 +48,16 @@ def test_the_settings_are_those_of_the_throttle() -> None:
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
 def test_what_a_setting_takes_and_its_default_are_what_it_says(setting: Any) -> None:
     default = getattr(Throttle(), setting.name)
-    assert (default is None) == (setting.default in ("auto", "none"))
+    assert setting.default == default
+    assert (default is None) == (setting.shown_default in ("auto", "none"))
     if default is not None:
-        assert read(setting.name, setting.default) == default
+        assert read(setting.name, setting.shown_default) == default
     else:
-        assert setting.takes.startswith(setting.default + " or ")
+        assert setting.takes.startswith(setting.shown_default + " or ")
     if setting.name in NUMBERS and setting.name != "probe_max":
-        least, most = (float(word) for word in setting.takes.split("or ")[-1].split(" to "))
+        least, most = (float(word) for word in setting.takes.split(" from ")[1].split(" to "))
         assert (least, most) == NUMBERS[setting.name]
+        assert ("whole" in setting.takes) == (setting.name in WHOLE)
 
 
 @pytest.mark.parametrize("name", [s.name for s in SETTINGS])

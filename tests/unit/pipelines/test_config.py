@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dblog.core.schema import TableName
+from dblog.core.settings import Setting, mapping, number, text
 from dblog.errors import ConfigError
 from dblog.pipelines import sink_kinds
 from dblog.pipelines.config import Config, read_config
 from dblog.sinks.base import Batch, Sink
-from dblog.sinks.settings import Setting, mapping, number, text
 
 SOURCE = '[source]\nurl = "postgresql://cdc@db.example/shop"\ntables = ["public.*", "!public.tmp_*"]\n'
 PLAIN = '[[sink]]\ntype = "plain"\n'
@@ -197,7 +197,7 @@ WRONG = [
     (SOURCE + "sinks = 1\n" + PLAIN, "source has no setting 'sinks'"),
     (SOURCE + "[pipelin]\nname = 'x'\n" + PLAIN, "there is no part 'pipelin'", "did you mean 'pipeline'?"),
     (SOURCE + "[pipeline]\nevry = 3\n" + PLAIN, "pipeline has no setting 'evry'", "did you mean 'every'?"),
-    (SOURCE + '[pipeline]\nevery = "5"\n' + PLAIN, "'pipeline.every' has the value '5'", "a number from 0.0"),
+    (SOURCE + '[pipeline]\nevery = "5"\n' + PLAIN, "'pipeline.every' has the value '5'", "a number from 0 to"),
     (SOURCE + "[pipeline]\nevery = -1\n" + PLAIN, "'pipeline.every' has the value -1"),
     (SOURCE + '[pipeline]\nname = "My Shop"\n' + PLAIN, "'pipeline.name' has the value 'My Shop'", "lower-case"),
     (SOURCE + "[pipeline]\nname = 3\n" + PLAIN, "'pipeline.name' has the value 3"),

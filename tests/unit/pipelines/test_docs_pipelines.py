@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dblog.pipelines.config import EVERY_SECONDS, PIPELINE, SINK, SOURCE, TABLE, read_config
+from dblog.core.settings import Setting
+from dblog.pipelines.config import read_config
+from dblog.pipelines.file_settings import EVERY_SECONDS, PIPELINE, SINK, SOURCE, TABLE
 from dblog.pipelines.running import DRAIN_SECONDS
 from dblog.pipelines.sink_kinds import SINKS
 from dblog.sinks.route import MASKS
-from dblog.sinks.settings import Setting
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")

@@ -41,7 +41,7 @@ class Wanting(Sink):
 def config(folder: Path, *names: str, alone: bool | None = None, **settings: Any) -> Config:
     route = Route(parse_patterns("public.t")[0])
     return Config(
-        path=folder / "shop.toml",
+        base=folder,
         name="shop",
         folder=folder / "kept",
         spool=settings.pop("spool", None),

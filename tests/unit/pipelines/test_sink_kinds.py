@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dblog.core.settings import Setting
 from dblog.errors import ConfigError
 from dblog.pipelines.sink_kinds import SINKS, sink_class
 from dblog.sinks.base import Sink
-from dblog.sinks.settings import Setting
 
 
 @pytest.mark.parametrize("kind", SINKS)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dblog.core.settings import read_settings
 from dblog.errors import ConfigError
 from dblog.sinks.base import SinkContext
-from dblog.sinks.settings import read_settings
 from dblog.sinks.sql import SqlSink
 
 PAGE = (Path(__file__).parents[3] / "docs/sinks/sql.md").read_text()

@@ -21,7 +21,7 @@ def test_the_defaults_are_safe() -> None:
     assert options.settings.chunk_rows is None
     assert options.settings.parallelism == min(os.cpu_count() or 2, 8)
     assert options.limit.nbytes == 128 << 20
-    assert options.publication == options.slot
+    assert options.own["publication"] == options.slot
 
 
 def test_names_of_options_ignore_case_as_everywhere_in_spark() -> None:
@@ -37,11 +37,38 @@ def test_the_default_slot_is_stable_and_differs_between_tables_and_databases() -
     assert len(read_options({"url": URL, "tables": "a" * 200}).slot) <= 63
 
 
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
+@pytest.mark.parametrize("option", ["table", "tables"])
+def test_a_mysql_stream_is_named_alike_with_and_without_the_schema_of_its_table(scheme: str, option: str) -> None:
+    url = f"{scheme}://ann:s3cret@db.example/shop"
+    short, full = (read_options({"url": url, option: name}) for name in ("orders", "shop.orders"))
+    assert (short.slot, short.spool, short.pipeline) == (full.slot, full.spool, full.pipeline)
+    assert short.source.identity() == full.source.identity()
+    assert short.slot != read_options({"url": url, option: "public.orders"}).slot
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "slot"),
+    [
+        (URL, {"table": "public.orders"}, "dblog_public_orders_3a2b34"),
+        (URL, {"table": "orders"}, "dblog_public_orders_3a2b34"),
+        (URL, {"tables": "public.orders"}, "dblog_public_orders_3a2b34"),
+        (URL, {"tables": "orders"}, "dblog_orders_273b48"),
+        (URL, {"tables": "public.*, !public.tmp_*"}, "dblog_public_public_tmp_2cc2ab"),
+        ("mysql://ann:s3cret@db.example/shop", {"table": "shop.orders"}, "dblog_shop_orders_a89cbf"),
+        ("mysql://ann:s3cret@db.example/shop", {"tables": "shop.*, shop.a"}, "dblog_shop_shop_a_94789b"),
+    ],
+)
+def test_the_slot_of_a_running_stream_stays_the_one_that_it_has(url: str, given: dict[str, str], slot: str) -> None:
+    """A stream that finds another slot than the one it made has lost its log: these names never change."""
+    assert read_options({"url": url, **given}).slot == slot
+
+
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
         ("dump", "always", "initial or never"),
-        ("before", "maybe", "false or true"),
+        ("before", "maybe", "true or false"),
         ("chunkRows", "many", "a whole number from 1"),
         ("chunkRows", "0", "a whole number from 1"),
         ("parallelism", "-1", "a whole number from 1 to 1000"),

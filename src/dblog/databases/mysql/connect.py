@@ -85,6 +85,10 @@ class Address:
         return (self.password,) if self.password else ()
 
     @property
+    def endpoint(self) -> tuple[str, str, str]:
+        return self.host, str(self.port), self.database
+
+    @property
     def ssl_mode(self) -> str:
         """The mode in the URL. Without it, `ssl_ca` implies VERIFY_CA and `ssl_cert` implies REQUIRED."""
         usual = "VERIFY_CA" if self.get("ssl_ca") else "REQUIRED" if self.get("ssl_cert") else "PREFERRED"

@@ -82,6 +82,10 @@ class Address:
         return self.get("dbname")
 
     @property
+    def endpoint(self) -> tuple[str, str, str]:
+        return self.get("host"), self.get("port"), self.database
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         return tuple((self.get("host") or self.get("hostaddr")).split(","))
 

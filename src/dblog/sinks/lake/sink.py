@@ -22,6 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import DataType
 
 from dblog.core.schema import TableName
+from dblog.core.settings import Setting, choice, mapping, text
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.lake import current, history
@@ -29,7 +30,7 @@ from dblog.sinks.lake.target import Fit, check_names, columns_of, quoted
 from dblog.sinks.net_effect import net
 from dblog.sinks.packages import PACKAGE, check_loaded, package_of
 from dblog.sinks.parquet import EXACT, everything
-from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, mapping, text
+from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.storage import causes, reached
 
 if TYPE_CHECKING:

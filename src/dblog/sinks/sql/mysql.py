@@ -64,6 +64,9 @@ class MySQLTarget(Target):
 
     url: str
 
+    def __post_init__(self) -> None:
+        parse(self.url)
+
     any_text = "longtext"
     scratch = "create table"
     moment = "datetime(6)"

@@ -57,6 +57,9 @@ class PostgresTarget(Target):
 
     url: str
 
+    def __post_init__(self) -> None:
+        parse(self.url)
+
     any_text = "text"
     scratch = "create unlogged table"
     moment = "timestamp with time zone"

@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dblog.databases.mysql import connect as mysql
-from dblog.databases.postgres import connect as postgres
+from dblog.core.settings import Setting, choice, text
+from dblog.databases.families import entries, entry_of, import_object
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.net_effect import net, signed_key
-from dblog.sinks.settings import SCHEMA_CHANGES, Setting, choice, text
+from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.sql.ledger import Ledger, deleted
 from dblog.sinks.sql.load import load
-from dblog.sinks.sql.mysql import MySQLTarget
-from dblog.sinks.sql.postgres import PostgresTarget
 from dblog.sinks.sql.tables import Fitted, TargetTables
 from dblog.sinks.sql.target import GONE, STAGED, Session, StagedRows, Target
 
@@ -233,14 +231,12 @@ class SqlSink(Sink):
 
 def target_of(url: str) -> Target:
     """The target that a URL names. Raises ConfigError."""
-    scheme = url.partition("://")[0]
-    if scheme in ("postgresql", "postgres"):
-        postgres.parse(url)
-        return PostgresTarget(url)
-    if scheme in mysql.SCHEMES:
-        mysql.parse(url)
-        return MySQLTarget(url)
-    raise ConfigError(
-        "the setting 'url' of the sink is neither of PostgreSQL nor of MySQL",
-        hint="it begins with postgresql://, mysql:// or mariadb://",
-    )
+    found = entry_of(url)
+    if found is None or found.target is None:
+        known = [scheme for entry in entries() if entry.target is not None for scheme in entry.schemes]
+        raise ConfigError(
+            "the setting 'url' of the sink is not the URL of a database that is known here",
+            hint=f"it begins with {', '.join(f'{scheme}://' for scheme in known)}",
+        )
+    target: Target = import_object(found.target)(url)
+    return target

@@ -5,15 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import Connection, identifier, translating
 from dblog.errors import NotFound, PreconditionFailed, SourceError
-
-OURS = "dblog_"
-"""Prefix of the default names of our slots."""
+from dblog.sources.family import Slot
 
 PASSING = "dblog_events_"
 """Prefix of the names of temporary publications, and of the temporary slots that read them."""
@@ -52,26 +49,6 @@ _LEFT_BEHIND = """
 select pubname from pg_catalog.pg_publication
 where pubname like %s and pg_has_role(pubowner, 'USAGE') and pg_try_advisory_lock(%s, hashtext(pubname))
 """
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A logical replication slot of the database."""
-
-    name: str
-    plugin: str
-    temporary: bool
-    active: bool
-    active_pid: int | None
-    """The server's process that reads it."""
-    wal_status: str | None
-    safe_bytes: int | None
-    """Bytes of log that may still be written before the server removes log that the slot needs; None without a
-    limit."""
-    retained_bytes: int | None
-    """Log that the server keeps for it."""
-    position: int | None
-    """The log is acknowledged up to here."""
 
 
 def read_slots(connection: Connection) -> list[Slot]:

@@ -1,4 +1,4 @@
-"""`dblog run FILE`: a pipeline with all its sinks, from the start to a clean end."""
+"""Runs the pipeline of `dblog run`, from the checks before Spark starts to a clean end."""
 
 from __future__ import annotations
 
@@ -7,58 +7,47 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import typer
 
 from dblog.cli.log import Log
 from dblog.cli.program import INTERRUPTED, exit_code, private_files
-from dblog.cli.serve import api, token_of
+from dblog.cli.progress import ProgressLog
+from dblog.cli.serve import api
 from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
-from dblog.cli.teller import Teller
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
-from dblog.pipelines.config import Config, read_config
+from dblog.pipelines.config import Config
 from dblog.pipelines.readiness import StreamFindings, check_streams, check_surroundings
 from dblog.pipelines.running import DRAIN_SECONDS, Stream, spark_settings, streams_of
 from dblog.spark.local import quiet
 from dblog.state import open_store
 
-LOOK_SECONDS = 0.5
-"""How often the streams are looked at, which asks Spark nothing while they are idle."""
+POLL_SECONDS = 0.5
+"""How often the progress is updated, in seconds. An idle stream asks Spark nothing."""
 END_SECONDS = 10.0
-"""So long a stream may take to end when its query has."""
+"""How long a stream may take to end after its query has ended, in seconds."""
 
 
-def run_file(
-    path: Path,
-    store: str | None,
-    http: str | None,
-    token_env: str | None,
-    *,
-    once: bool,
-    verbose: bool,
-    as_json: bool,
-) -> None:
-    """Run the pipeline until it is told to stop, or has nothing left to do."""
-    config = read_config(path)
-    config = replace(config, state=config.state or store, http=http or config.http)
+def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) -> None:
+    """Run the pipeline until a signal stops it, all streams have failed or, with `once`, all is delivered."""
     if as_json and any(sink.kind == "stdout" for sink in config.sinks):
-        raise ConfigError("--json and a sink of the type stdout would mix on standard output", hint="leave out one")
-    token = config.token if token_env is None else token_of(token_env)
-    location = None if config.state == "off" else config.state
-    served = api(config.http, location, token) if config.http is not None else nullcontext()
+        raise ConfigError(
+            "--json and a sink that writes to standard output would mix on standard output", hint="leave out one"
+        )
+    store = None if config.state == "off" else config.state
+    served = api(config.http, store, config.token) if config.http is not None else nullcontext()
     with ExitStack() as stack:
         stack.enter_context(private_files(config.private))
-        # Spark's own lines, which --verbose lets through, would break a line in place
+        # With --verbose Spark writes to the terminal too, and would break a line in place.
         log = Log(own_console(stack), live=not as_json and not verbose)
         streams = streams_of(
             config, lambda sink, text: log.info(f"{sink}: {text}"), lambda sink, text: log.warning(f"{sink}: {text}")
         )
         settings = spark_settings(streams)
-        teller = Teller(streams, log, as_json=as_json)
-        _get_ready(config, token, streams, log)
+        progress = ProgressLog(streams, log, as_json=as_json)
+        _check(config, streams, log)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
         if not verbose:
             stack.enter_context(quiet(work / "stderr"))
@@ -73,21 +62,21 @@ def run_file(
                 if stream.error is None:
                     stream.start(spark, once=once)
         try:
-            _follow(streams, stop, teller)
+            _wait(streams, stop, progress)
         finally:
             _end(streams, stop, log)
-        teller.look()
-        teller.end()
+        progress.update()
+        progress.end()
     if stop.number == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)
     if failed := [s.error for s in streams if s.error is not None]:
         raise typer.Exit(exit_code(failed[0]))
 
 
-def _get_ready(config: Config, token: str | None, streams: Sequence[Stream], log: Log) -> None:
-    """Make all checks before Spark takes its time to start. A stream that cannot run is marked with its error; what
-    concerns all of them is raised. A source or a sink that is away is waited for later."""
-    for error in check_surroundings(config, token).values():
+def _check(config: Config, streams: Sequence[Stream], log: Log) -> None:
+    """Make all checks before Spark starts, which takes seconds. A stream that cannot run gets its error; an error that
+    concerns all streams is raised. A source or a sink that does not answer is no error: its stream waits for it."""
+    for error in check_surroundings(config, config.token).values():
         if error is not None:
             raise error
     try:
@@ -105,17 +94,17 @@ def _get_ready(config: Config, token: str | None, streams: Sequence[Stream], log
             log.warning(f"{stream.sink_name}: the sink is away: {sink.message}")
         stream.error = found[stream.sink_name].error()
     if config.state != "off":
-        open_store(config.state).close()  # what only shows when it is opened
+        open_store(config.state).close()  # some errors show only when it is opened
     for stream in streams:
         stream.set_throttle(config.throttle)
 
 
-def _follow(streams: Sequence[Stream], stop: Stop, teller: Teller) -> None:
-    """Tell the progress until all streams have ended, or are to."""
-    with teller.line():
+def _wait(streams: Sequence[Stream], stop: Stop, progress: ProgressLog) -> None:
+    """Log the progress until all streams have ended or a signal comes."""
+    with progress.line():
         while stop.number is None and not all(s.ended for s in streams):
-            stop.wait(LOOK_SECONDS)
-            teller.look()
+            stop.wait(POLL_SECONDS)
+            progress.update()
 
 
 def _end(streams: Sequence[Stream], stop: Stop, log: Log) -> None:

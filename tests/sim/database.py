@@ -51,8 +51,8 @@ Id = tuple[Any, ...]
 """A key as typed values."""
 
 KEYS: dict[TableName, tuple[Id, ...]] = {
-    ITEMS.table: tuple((n,) for n in range(1, 9)),
-    PARTS.table: tuple((area, n) for area in "ab" for n in (9, 10, 11)),
+    ITEMS.table: tuple((n,) for n in range(1, 7)),
+    PARTS.table: tuple((area, n) for area in "ab" for n in (9, 10)),
 }
 
 LEFT_OUT = "<left out>"
@@ -85,6 +85,15 @@ class Entry(NamedTuple):
     end: int
     xid: int
     changes: tuple[Change, ...]
+    token: str | None = None
+    """The watermark that the transaction wrote."""
+
+
+class Published(NamedTuple):
+    """Since when the log has the changes of a table; those of transactions that were running then are never in it."""
+
+    position: int
+    running: frozenset[int]
 
 
 @dataclass
@@ -98,6 +107,8 @@ class Transaction:
     committed: bool = False
     delay: int = 0
     """Steps from the commit record to visibility."""
+    stays: int = 0
+    """Steps before it commits or rolls back, at least."""
 
     def __str__(self) -> str:
         late = f", visible {self.delay} steps later" if self.delay else ""
@@ -105,14 +116,17 @@ class Transaction:
 
 
 class Database:
-    def __init__(self, rng: Random, *, slow: float = 0.3, truncate: float = 0.02) -> None:
+    def __init__(self, rng: Random, *, slow: float = 0.3, truncate: float = 0.02, long: float = 0.1) -> None:
         self.rng = rng
-        self.slow, self.truncate = slow, truncate
+        self.slow, self.truncate, self.long = slow, truncate, long
         self.rows: dict[TableName, dict[Id, Row]] = {t: {} for t in TABLES}
         """What a select sees now."""
         self.log: list[Entry] = []
         self.ends: list[int] = []
         self.forgotten = 0
+        self.published: dict[TableName, Published] = {}
+        self.made: dict[tuple[int, int], int] = {}
+        """The version that each change of the log made, by `(lsn, seq)`."""
         self.versions: dict[tuple[TableName, Id], dict[int, str | None]] = {}
         """Of each key, the versions it has ever had and their documents."""
         self._open: dict[int, Transaction] = {}
@@ -145,10 +159,25 @@ class Database:
         self.wait(table)
         return {k: row for k, row in self.rows[table].items() if within(table, k, extent)}
 
-    def watermark(self) -> int:
+    def watermark(self, token: str) -> int:
         """Written, committed and visible at once; the position behind it."""
         self._xid += 1
-        return self._append(self._xid, ()).end
+        return self._append(self._xid, (), token).end
+
+    def publish(self, table: TableName) -> Published:
+        """From now on the log has the table's changes."""
+        if table not in self.published:
+            self.published[table] = Published(self.end, frozenset(self._open))
+        return self.published[table]
+
+    def decoded(self, entry: Entry) -> list[Change]:
+        """What the log shows of a transaction."""
+        found = []
+        for change in entry.changes:
+            since = self.published.get(change.table)
+            if since is not None and entry.lsn >= since.position and entry.xid not in since.running:
+                found.append(change)
+        return found
 
     def read(self, after: int, upto: int) -> list[Entry]:
         if after < self.forgotten:
@@ -172,8 +201,8 @@ class Database:
             tx.age += 1
             if tx.committed and tx.age > tx.delay:
                 self._show(tx)
-        waiting = [tx for tx in self._open.values() if not tx.committed]
-        if begin and len(self._open) < 4 and (not waiting or self.rng.random() < 0.5):
+        waiting = [tx for tx in self._open.values() if not tx.committed and (tx.age > tx.stays or not begin)]
+        if begin and len(self._open) < 5 and (not waiting or self.rng.random() < 0.5):
             tx = self._begin()
             return tx and ("begins", tx)
         if waiting:
@@ -202,6 +231,8 @@ class Database:
     def _begin(self) -> Transaction | None:
         self._xid += 1
         tx = Transaction(self._xid)
+        if self.rng.random() < self.long and not any(other.stays for other in self._open.values()):
+            tx.stays = self.rng.choice((10, 40, 150))
         if self.rng.random() < self.truncate:
             self._truncate(tx, self.rng.choice(list(TABLES)))
         else:
@@ -315,9 +346,10 @@ class Database:
 
     # the life of a transaction
 
-    def _append(self, xid: int, changes: Iterable[Change]) -> Entry:
+    def _append(self, xid: int, changes: Iterable[Change], token: str | None = None) -> Entry:
         lsn = self.end + self.rng.choice((0, 3))
-        entry = Entry(lsn, lsn + self.rng.choice((1, 4)), xid, tuple(c._replace(lsn=lsn) for c in changes))
+        entry = Entry(lsn, lsn + self.rng.choice((1, 4)), xid, tuple(c._replace(lsn=lsn) for c in changes), token)
+        self.made.update(((lsn, c.seq), c.v) for c in entry.changes)
         self.end = entry.end
         self.log.append(entry)
         self.ends.append(entry.end)
@@ -327,7 +359,8 @@ class Database:
         self._append(tx.xid, tx.changes)
         tx.committed, tx.age = True, 0
         if self.rng.random() < self.slow:
-            tx.delay = self.rng.choice((1, 2, 3, 6, 20))
+            late = any(other.delay > 6 for other in self._open.values())  # else no dump would ever find its moment
+            tx.delay = self.rng.choice((1, 1, 2, 2, 3, 6) if late else (1, 1, 2, 2, 3, 6, 20, 50))
         else:
             self._show(tx)
 

@@ -1,4 +1,4 @@
-"""Settings of a sink: every wrong one is named, with what is allowed, and no secret is shown."""
+"""Settings: every wrong one is named, with what is allowed, and no secret is shown; kinds read values and texts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 
-from dblog.errors import ConfigError
-from dblog.sinks.settings import (
-    SCHEMA_CHANGES,
+from dblog.core.settings import (
     Kind,
     Setting,
     choice,
     flag,
     mapping,
     number,
+    optional,
     read_settings,
+    size,
     text,
     texts,
 )
+from dblog.errors import ConfigError
+from dblog.sinks.settings import SCHEMA_CHANGES
 
 KNOWN = (
     Setting("path", "where to", text()),
@@ -87,3 +89,46 @@ def test_a_kind_takes_what_it_says(kind: Kind, good: list[Any], bad: list[Any]) 
     for value in bad:
         with pytest.raises(ConfigError, match=r"'sink\.s' has"):
             read_settings("sink", {"s": value}, known)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (text(), {"a": "a", " a ": " a "}, [""]),
+        (choice("a", "b"), {"a": "a", "B": "b"}, ["c", "", " a "]),
+        (number(1, 10), {"1": 1, " 10 ": 10, "+5": 5}, ["0", "11", "1.5", "5.0", "", "five", "1_0", "0x5"]),
+        (number(0.1, 10.0), {"1": 1.0, "0.1": 0.1, "1e1": 10.0}, ["0", "10.1", "nan", "inf", "", "five"]),
+        (flag(), {"true": True, " ON ": True, "no": False, "0": False}, ["", "maybe", "2"]),
+        (size(), {"64m": 64 << 20, "1 GB": 1 << 30, "7": 7, "2k": 2048}, ["0", "-1", "1t", "", "1.5m"]),
+        (texts(), {"a": ("a",), "a, b": ("a", "b")}, ["", "a,,b"]),
+        (optional(number(1, 10), "auto"), {"auto": None, " AUTO ": None, "3": 3}, ["none", "", "11"]),
+    ],
+)
+def test_a_kind_reads_texts(kind: Kind, good: dict[str, Any], bad: list[str]) -> None:
+    for given, value in good.items():
+        assert kind.parse(given) == value
+        assert type(kind.parse(given)) is type(value)
+    for given in bad:
+        with pytest.raises((ValueError, TypeError)):
+            kind.parse(given)
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        (Setting("s", "", text()), ""),
+        (Setting("s", "", text(), None), ""),
+        (Setting("s", "", flag(), False), "false"),
+        (Setting("s", "", number(0.0, 9.0), 3.0), "3"),
+        (Setting("s", "", optional(number(1, 9), "auto"), None), "auto"),
+        (Setting("s", "", text(), None, computed="from the tables"), "from the tables"),
+    ],
+)
+def test_a_default_is_shown_as_a_user_would_write_it(setting: Setting, shown: str) -> None:
+    assert setting.shown_default == shown
+
+
+def test_a_number_without_bounds_that_people_would_read_is_described_in_words() -> None:
+    assert number(-1e300, 1e300, "a number").takes == "a number"
+    assert number(0.0, 86_400.0).takes == "a number from 0 to 86400"
+    assert optional(number(1, 9)).takes == "none or a whole number from 1 to 9"

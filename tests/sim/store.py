@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dblog.core.event import Op
 from dblog.core.schema import TableName
-from tests.unit.core.sim.database import LEFT_OUT, TABLES, Database, Id, Row, Violation
+from tests.sim.database import LEFT_OUT, TABLES, Database, Id, Row, Violation
 
 Where = tuple[TableName, Id]
 Moment = tuple[int, int, int]

@@ -1,0 +1,122 @@
+"""The settings of a pipeline's file, part by part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dblog.core.settings import Kind, Setting, flag, mapping, matching, number, text, texts
+from dblog.sinks.route import MASKS
+from dblog.spark.options import OPTIONS
+from dblog.state.pipeline import UNREADY_SECONDS
+
+EVERY_SECONDS = 5.0
+RESTARTS = 5
+
+ELSEWHERE = {
+    "url": "source.url",
+    "table": "source.tables",
+    "tables": "source.tables",
+    "dump": "source.dump",
+    "watermark": "source.watermark",
+    "columns": "include in [[table]]",
+    "slot": "pipeline.name",
+    "pipeline": "pipeline.name",
+    "state": "pipeline.state",
+    "spool": "pipeline.spool",
+    "deliver": "nothing: sinks read ranges",
+    "before": "nothing: a sink asks for old rows when it wants them",
+}
+"""Options of the Spark source that a file sets elsewhere, and where."""
+
+
+def _tables() -> Kind:
+    lists = texts()
+
+    def read(value: Any) -> str:
+        return value if isinstance(value, str) and value else ", ".join(lists.read(value or None))
+
+    return Kind('patterns like ["public.*", "!public.tmp_*"]', read)
+
+
+def _scalars() -> Kind:
+    def read(value: Any) -> dict[str, str]:
+        if not isinstance(value, dict) or not all(isinstance(item, (str, int, float)) for item in value.values()):
+            raise TypeError
+        return {n: str(item).lower() if isinstance(item, bool) else str(item) for n, item in value.items()}
+
+    return Kind("a table of texts, numbers and true or false", read)
+
+
+def _target() -> Kind:
+    def read(value: Any) -> str:
+        try:
+            if not isinstance(value, str) or not value.format(schema="s", table="t"):
+                raise TypeError
+        except (KeyError, IndexError, AttributeError):
+            raise ValueError from None
+        return value
+
+    return Kind("a name in which {schema} and {table} stand for those of the source", read)
+
+
+def _masks() -> Kind:
+    columns = mapping()
+
+    def read(value: Any) -> dict[str, str]:
+        found: dict[str, str] = columns.read(value)
+        if not set(found.values()) <= set(MASKS):
+            raise ValueError
+        return found
+
+    return Kind(f"a table of columns, each with {' or '.join(MASKS)}", read)
+
+
+SOURCE = (
+    Setting("url", "the database", text("a URL like postgresql://user@host/database, or mysql://..."), secret=True),
+    Setting("password", "of the URL's user", text(), default=None, secret=True),
+    Setting("tables", "which tables to follow", _tables()),
+    *(option for option in OPTIONS if option.name in ("dump", "watermark")),
+    Setting("options", "other options of the Spark source", _scalars(), default={}),
+)
+PIPELINE = (
+    Setting(
+        "name",
+        "what people call it, and the replication slot; without it, the file's name",
+        matching("[a-z0-9_]{1,40}", "1 to 40 lower-case letters, digits and underscores"),
+        default=None,
+    ),
+    Setting("folder", "where a restart finds what it needs; without it, <file>.dblog beside the file", text(), None),
+    Setting("spool", "where captured log and chunks wait; without it, in the folder", text("a folder or URI"), None),
+    Setting("every", "seconds from batch to batch", number(0.0, 86_400.0), default=EVERY_SECONDS),
+    Setting("restarts", "of a failed stream within ten minutes", number(0, 100), default=RESTARTS),
+    Setting(
+        "unready_after",
+        "seconds of waiting for a sink, or of restarts, until /health/ready says 503",
+        number(0.0, 86_400.0),
+        default=UNREADY_SECONDS,
+    ),
+    Setting("state", "the state store", text("a file or off"), default=None),
+    Setting("private", "false: others may read the output, as the umask says", flag(), default=True),
+    Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
+    Setting("token", "the HTTP API's token", text(), default=None, secret=True),
+)
+TABLE = (
+    Setting("match", "the tables that are meant", text('a pattern like "public.orders" or "public.*"')),
+    Setting("target", "the name in the target", _target(), default=None),
+    Setting("include", "only these columns, and the key", texts(), default=None),
+    Setting("exclude", "all columns but these", texts(), default=()),
+    Setting("rename", "other names for columns", mapping(), default={}),
+    Setting("mask", "columns whose values are hidden", _masks(), default={}),
+    Setting("where", "which rows, in Spark's SQL", text("a condition"), default=None),
+    Setting("sinks", "for which sinks; without it, for all", texts("a list of sinks' names"), default=None),
+)
+SINK = (
+    Setting("type", "the kind of sink", text("one of the types of sinks")),
+    Setting(
+        "name",
+        "what to call it; without it, its type",
+        matching("[a-z0-9_]{1,22}", "1 to 22 lower-case letters, digits and underscores"),
+        default=None,
+    ),
+    Setting("enabled", "false: as if it were not there", flag(), default=True),
+)

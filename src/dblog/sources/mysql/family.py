@@ -1,0 +1,116 @@
+"""MySQL and MariaDB in the registry of families (`sources.family.Family`). Imports the rest of its folder when asked
+for it: `dblog status` only shows a position."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from dblog.core.names import qualified
+from dblog.core.option_values import OptionValues
+from dblog.core.schema import TableName
+from dblog.errors import ConfigError
+from dblog.sources.family import Family, Preflight, Request, Slots, slot_name
+
+if TYPE_CHECKING:
+    from dblog.databases.families import Address as AnyAddress
+    from dblog.databases.mysql.connect import Address
+    from dblog.sources.mysql.source import MySQL
+    from dblog.sources.mysql.stream import MySQLLog
+
+
+class MySQLFamily:
+    """MySQL 8.0 and later, MariaDB 10.5 and later."""
+
+    def parse(self, url: str) -> Address:
+        from dblog.databases.mysql.connect import parse
+
+        return parse(url)
+
+    def default_schema(self, address: AnyAddress) -> str:
+        return address.database
+
+    def slot(self, address: AnyAddress, table: TableName | None, tables: str) -> str:
+        """No server has a slot of this name, so that `orders` and `shop.orders` may be given the same one."""
+        return slot_name(address.database, qualified(tables, address.database) if table is None else str(table))
+
+    def own_options(self, values: OptionValues, address: AnyAddress, slot: str) -> Mapping[str, Any]:
+        return {
+            "server_id": values.read("serverId") or _server_id(address, slot),
+            "dates": values.read("dates"),
+        }
+
+    def source(self, request: Request) -> MySQL:
+        from dblog.sources.mysql.column_types import TypeOptions
+        from dblog.sources.mysql.source import MySQL
+
+        return MySQL(
+            address=cast("Address", request.address),
+            patterns=request.patterns,
+            server_id=request.own["server_id"],
+            columns=request.columns,
+            types=TypeOptions(decimals=request.decimals, dates=request.own["dates"]),  # type: ignore[arg-type]
+            before=request.before,
+            writes=request.writes,
+        )
+
+    @contextmanager
+    def preflight(self, request: Request, *, followed: Collection[TableName] | None = None) -> Iterator[Preflight]:
+        from dblog.databases.mysql.connect import connect
+        from dblog.sources.mysql import preflight
+
+        source = self.source(request)
+        setup = source.setup()
+        with closing(connect(source.address, program="dblog check")) as connection:
+            yield Preflight(
+                {"server_id": setup.server_id},
+                setup.tables,
+                lambda: preflight.check(connection, setup),
+                lambda: preflight.admin_sql(setup, preflight.user(connection), preflight.check(connection, setup)),
+            )
+
+    @contextmanager
+    def temporary_stream(self, request: Request, publication: str | None) -> Iterator[MySQLLog]:
+        """Needs nothing on the server but a server id of its own: two readers of one id end each other's sessions."""
+        if publication is not None:
+            raise ConfigError("--publication is for PostgreSQL", hint="leave it out")
+        source = self.source(request)
+        source.prepare(followed=None)
+        reader = replace(source, server_id=1 << 31 | time.time_ns() & 0x7FFFFFFF)
+        with closing(reader.stream(source.latest(), None)) as log:
+            yield log
+
+    def all_tables(self, request: Request) -> str:
+        """Those of the database that the URL names; else of every database but that of the watermarks."""
+        from dblog.sources.relational import WATERMARK
+
+        named = request.address.database
+        names = () if named else self.source(request).names()
+        schemas = {named} if named else {table.schema for table in names if table.schema != WATERMARK.schema}
+        return ", ".join('"' + schema.replace('"', '""') + '".*' for schema in sorted(schemas))
+
+    def shown(self, position: int) -> str:
+        """The number of the log's file, as its name ends with it, and the byte in it: 000003:1234. After a
+        failover the numbers of files are the stream's, not the server's."""
+        from dblog.sources.mysql.events import file_and_byte
+
+        file, byte = file_and_byte(position)
+        return f"{file:06d}:{byte}"
+
+    def slots(self, address: AnyAddress) -> AbstractContextManager[Slots]:
+        raise ConfigError(
+            "MySQL and MariaDB have no replication slots: they keep their log for a time, whoever reads it",
+            hint="dblog check tells whether that time is long enough",
+        )
+
+
+def _server_id(address: AnyAddress, slot: str) -> int:
+    """One that no replica has been given by hand, always the same for the same stream."""
+    return (1 << 31) | int(hashlib.sha256("\0".join((*address.endpoint, slot)).encode()).hexdigest()[:7], 16)
+
+
+FAMILY: Family = MySQLFamily()

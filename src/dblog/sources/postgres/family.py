@@ -1,0 +1,148 @@
+"""PostgreSQL in the registry of families (`sources.family.Family`). Imports the rest of its folder when asked for it:
+`dblog status` only shows a position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from dblog.core.option_values import OptionValues
+from dblog.core.schema import TableName
+from dblog.errors import PreconditionFailed
+from dblog.sources.family import Family, Preflight, Request, Slot, slot_name
+
+if TYPE_CHECKING:
+    from dblog.core.schema import TableSchema
+    from dblog.databases.families import Address as AnyAddress
+    from dblog.databases.postgres.connect import Address, Connection
+    from dblog.sources.postgres.catalog import Relation
+    from dblog.sources.postgres.source import Postgres
+    from dblog.sources.postgres.stream import PostgresLog
+
+
+class PostgresFamily:
+    """PostgreSQL 13 and later."""
+
+    def parse(self, url: str) -> Address:
+        from dblog.databases.postgres.connect import parse
+
+        return parse(url)
+
+    def default_schema(self, address: AnyAddress) -> str:
+        return "public"
+
+    def slot(self, address: AnyAddress, table: TableName | None, tables: str) -> str:
+        """From the text of `tables` as it stands: servers have slots with these names."""
+        return slot_name(address.database, tables if table is None else str(table))
+
+    def own_options(self, values: OptionValues, address: AnyAddress, slot: str) -> Mapping[str, Any]:
+        return {
+            "publication": values.read("publication") or slot,
+            "arrays": values.read("arrays"),
+        }
+
+    def source(self, request: Request) -> Postgres:
+        from dblog.sources.postgres.column_types import TypeOptions
+        from dblog.sources.postgres.source import Postgres
+
+        return Postgres(
+            address=cast("Address", request.address),
+            patterns=request.patterns,
+            slot=request.slot,
+            publication=request.own["publication"],
+            columns=request.columns,
+            types=TypeOptions(decimals=request.decimals, arrays=request.own["arrays"]),  # type: ignore[arg-type]
+            before=request.before,
+            writes=request.writes,
+        )
+
+    @contextmanager
+    def preflight(self, request: Request, *, followed: Collection[TableName] | None = None) -> Iterator[Preflight]:
+        from dblog.databases.postgres.connect import connect
+        from dblog.sources.postgres import preflight
+
+        source = self.source(request)
+        setup = source.setup(followed=followed)
+        with closing(connect(source.address, application_name="dblog check")) as connection:
+            yield Preflight(
+                {"slot": setup.slot, "publication": setup.publication},
+                setup.tables,
+                lambda: preflight.check(connection, setup),
+                lambda: preflight.admin_sql(setup, connection.info.user, preflight.check(connection, setup)),
+            )
+
+    @contextmanager
+    def temporary_stream(self, request: Request, publication: str | None) -> Iterator[PostgresLog]:
+        """Reads through a temporary replication slot, and through a publication that is dropped afterwards unless one
+        is named."""
+        from contextlib import ExitStack
+
+        from dblog.databases.postgres.connect import connect, translating
+        from dblog.sources.postgres.catalog import relation_schema
+        from dblog.sources.postgres.pgoutput import Decoder
+        from dblog.sources.postgres.slots import PASSING, check_publication, passing_publication
+        from dblog.sources.postgres.stream import PostgresLog
+        from dblog.sources.relational import WATERMARK
+
+        source = self.source(request)
+        schemas = source.tables()
+        if bare := [t for t, schema in schemas.items() if not schema.key]:
+            raise PreconditionFailed(f"table {str(bare[0])!r} has no primary key", hint="dblog check shows what to do")
+        with ExitStack() as stack:
+            control = stack.enter_context(closing(connect(source.address, application_name="dblog events")))
+            if publication is not None:
+                check_publication(control, publication)
+            else:
+                publication = stack.enter_context(passing_publication(control, list(schemas)))
+
+            def resolve(relation: Relation) -> TableSchema | None:
+                if (relation.schema, relation.name) not in schemas:
+                    return None
+                with translating(f"reading the schema of {relation.name}"), control.cursor() as cursor:
+                    return relation_schema(cursor, relation, source.types)
+
+            slot = PASSING + f"{time.time_ns():x}"
+            decoder = Decoder(resolve, watermark=WATERMARK)
+            log = PostgresLog(source.address, slot, publication, 0, decoder, temporary=True)
+            yield stack.enter_context(closing(log))
+
+    def all_tables(self, request: Request) -> str:
+        return "*.*"
+
+    def shown(self, position: int) -> str:
+        """As PostgreSQL writes it: 0/16B3748."""
+        return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+    @contextmanager
+    def slots(self, address: AnyAddress) -> Iterator[_Slots]:
+        from dblog.databases.postgres.connect import connect
+
+        with closing(connect(cast("Address", address), application_name="dblog slots")) as connection:
+            yield _Slots(connection)
+
+
+class _Slots:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def database(self) -> str:
+        return str(self._connection.info.dbname)
+
+    def list(self) -> list[Slot]:
+        from dblog.sources.postgres.slots import read_slots
+
+        return read_slots(self._connection)
+
+    def drop(self, name: str, publication: str) -> bool:
+        from dblog.sources.postgres.slots import drop_slot
+
+        return drop_slot(self._connection, name, publication)
+
+    def drop_sql(self, name: str) -> str:
+        return f"select pg_drop_replication_slot('{name}')"
+
+
+FAMILY: Family = PostgresFamily()

@@ -1,0 +1,55 @@
+"""The kinds of events that a pipeline writes to its log in the state store: the one declaration of them.
+
+The planner emits them, `dblog watch` and the HTTP API show them, `docs/control.md` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+
+class EventKind(StrEnum):
+    """A kind of event: its name, its fields, and what has happened."""
+
+    fields: tuple[str, ...]
+    """What an event of this kind has beside `at` and `kind`."""
+    about: str
+
+    def __new__(cls, name: str, fields: str, about: str) -> EventKind:
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.fields = tuple(fields.split())
+        kind.about = about
+        return kind
+
+    watermark_written = "watermark_written", "token", "a watermark was written to the database"
+    watermark_seen = "watermark_seen", "token position", "it came back through the log"
+    round_opened = "round_opened", "chunks", "chunks are being selected between two watermarks"
+    chunk_selected = "chunk_selected", "chunk dump table rows seconds", "a chunk's rows were read"
+    row_dropped = (
+        "row_dropped",
+        "chunk dump table key by",
+        "a row was not delivered: the log has a newer event, `by` (`op`, `lsn`, `seq`)",
+    )
+    chunk_emitted = "chunk_emitted", "chunk dump table rows dropped", "the other rows of a chunk were delivered"
+    offset_committed = "offset_committed", "position events", "a batch was committed"
+    dump_started = "dump_started", "dump state reason", "a dump began"
+    dump_ended = "dump_ended", "dump state reason", "a dump was completed, was cancelled or failed"
+    table_joins = (
+        "table_joins",
+        "table reason",
+        "a table that is new, or has other rows than the log shows, is followed and dumped from now on",
+    )
+    table_renamed = "table_renamed", "table name", "a followed table has another name now"
+    table_left_out = "table_left_out", "table reason", "a table that the patterns name is not followed"
+
+
+def event(kind: str, at: float, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An event as the log has it. Raises ValueError for a kind, or a field, that is not declared."""
+    if kind not in EventKind.__members__:
+        raise ValueError(f"{kind!r} is not declared as a kind of event")
+    if set(fields) != set(EventKind[kind].fields):
+        raise ValueError(f"an event {kind} has the fields {EventKind[kind].fields}, not {tuple(fields)}")
+    return {"at": at, "kind": kind, **fields}
