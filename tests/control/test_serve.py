@@ -101,20 +101,19 @@ def test_it_stops_when_it_is_told_to(shop: Pipeline, place: str, how: signal.Sig
         address = f"127.0.0.1:{free.getsockname()[1]}"
     code = f"from dblog.control.serve import serve; serve({address!r}, {place!r})"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    server = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE)
-    try:
 
-        def answers() -> bool:
-            try:
-                return httpx.get(f"http://{address}/health/live").status_code == 200
-            except httpx.TransportError:
-                return False
+    def answers() -> bool:
+        try:
+            return httpx.get(f"http://{address}/health/live").status_code == 200
+        except httpx.TransportError:
+            return False
 
-        wait_until(answers, 60)
-        server.send_signal(how)
-        assert server.wait(20) in (0, -how)
-        assert server.stderr is not None
-        assert b"Traceback" not in server.stderr.read()
-    finally:
-        server.kill()
-        server.wait()
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE) as server:
+        try:
+            wait_until(answers, 60)
+            server.send_signal(how)
+            assert server.wait(20) in (0, -how)
+            assert server.stderr is not None
+            assert b"Traceback" not in server.stderr.read()
+        finally:
+            server.kill()

@@ -84,8 +84,8 @@ def _listening(address: str, token: str | None) -> socket.socket:
 
 
 def _prepare(address: str, location: str | None, token: str | None) -> tuple[_Server, socket.socket]:
+    app = create_app(lambda: open_store(location), token=token)  # raises before a socket is open
     bound = _listening(address, token)
-    app = create_app(lambda: open_store(location), token=token)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
     return _Server(config, app.state.hub), bound
 

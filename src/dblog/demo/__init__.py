@@ -1,1 +1,1 @@
-"""Everything `dblog demo` needs besides DBLog itself: a PostgreSQL of its own and something to capture from it."""
+"""The demonstration `dblog demo`: a database server, a shop that writes to it, and the check of the result."""

@@ -1,4 +1,4 @@
-"""What the demo shows: steps with their time, and a live table on a terminal or a line now and then elsewhere."""
+"""The demo's output: steps with their durations, and a live table on a terminal or a regular line elsewhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dblog.demo.streams import DemoProgress
 from dblog.demo.verify import Difference
 
 LINE_SECONDS = 5.0
-"""How often a line tells the progress where there is no terminal."""
+"""How often a line shows the progress without a terminal, in seconds."""
 
 STEP_WIDTH = 68
 SHOWN_DIFFERENCES = 10
 
 
 class Board:
-    """Writes to one console. Nothing moves unless it is a terminal."""
+    """Writes to a console. Only a terminal gets moving output."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -36,7 +36,7 @@ class Board:
 
     @contextmanager
     def step(self, text: str) -> Iterator[Step]:
-        """Something that takes a while. What it leaves is one line with its time."""
+        """Show a step that takes a while. At its end, one line with its duration remains."""
         step = Step(text)
         began = time.monotonic()
         if self._console.is_terminal:
@@ -52,7 +52,7 @@ class Board:
 
     @contextmanager
     def watch(self, tables: Sequence[ShopTable]) -> Iterator[Watch]:
-        """The progress of several streams."""
+        """Show the progress of several streams."""
         if not self._console.is_terminal:
             yield Watch(self._console, tables, None)
             return
@@ -69,14 +69,14 @@ class Board:
 
 
 class Step:
-    """A step; its text may be made more exact while it runs."""
+    """A step. Its text can be changed while it runs."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class Watch:
-    """Shows the streams as they are, again and again."""
+    """Shows the present state of the streams at each call."""
 
     def __init__(self, console: Console, tables: Sequence[ShopTable], live: Live | None) -> None:
         self._console = console
@@ -120,7 +120,7 @@ class Watch:
 
 
 def _done(table: ShopTable, progress: DemoProgress) -> float:
-    """How much of the table is dumped. Rows dropped as stale are read too; rows deleted meanwhile never are."""
+    """The part of the table that is dumped, from 0 to 1. Rows dropped as stale count; rows deleted meanwhile do not."""
     if not progress.dumping:
         return 1.0
     return min((progress.dumped + progress.dropped) / table.seeded, 0.99)

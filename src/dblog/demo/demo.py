@@ -27,20 +27,20 @@ from dblog.spark.local import local_spark, quiet
 
 LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 120.0
-"""How long the streams may stand still before the demo gives up."""
+"""How long the streams may make no progress before the demo gives up, in seconds."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What was asked for."""
+    """The options of the demo."""
 
     source: str = "postgres"
     """One of DATABASES."""
     seconds: float = 12.0
-    """How long the shoppers go on once every stream runs."""
+    """How long the shoppers go on after every stream has started, in seconds."""
     rows: int = 60_000
     keep: Path | None = None
-    """Where to leave the result; None removes it."""
+    """The folder of the result; None removes the result."""
     verbose: bool = False
 
 
@@ -57,7 +57,7 @@ def run(demo: Demo, console: Console) -> Verdict:
         try:
             return _run(demo, Board(console), database, work, stack)
         finally:
-            _ignore_interrupts()  # cleaning up takes a moment, and half of it would be worse
+            _ignore_interrupts()  # the clean-up takes a moment and must be complete
 
 
 def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitStack) -> Verdict:
@@ -104,7 +104,7 @@ def _start(demo: Demo, database: Database, work: Path, stack: ExitStack) -> tupl
 
 
 class _Delivery:
-    """Looks at the streams until they have delivered everything."""
+    """Watches the streams until they have delivered everything."""
 
     def __init__(self, shop: Shop, end: LogEnd, watch: Watch) -> None:
         self._shop = shop
@@ -114,9 +114,10 @@ class _Delivery:
         self._progress: dict[str, DemoProgress] = {}
 
     def wait(self, start: Callable[[ShopTable], DemoStream], seconds: float) -> Mapping[str, DemoProgress]:
-        """Start the streams, let the shop stay open for a while, close it and wait for the rest; what was done."""
+        """Start the streams, keep the shop open for `seconds`, close it, and wait until all is delivered. Returns the
+        progress."""
         for table in self._shop.tables:
-            # one after the other: Spark gives each only seconds to start its processes, which need the processor
+            # one after the other: Spark gives each stream only seconds to start its processes
             self._streams.append(start(table))
             self._until(lambda: len(self._progress) == len(self._streams), lambda: "the streams are starting")
         closing = time.monotonic() + seconds
@@ -163,7 +164,7 @@ class _Delivery:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the comparison of result and source came to."""
+    """The result of the comparison with the source."""
 
     rows: int
     events: int
@@ -193,7 +194,7 @@ def _check_keep(folder: Path | None) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A termination ends the demo the way an exception does, so that it cleans up."""
+    """Turn a termination signal into an exception, so that the demo cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

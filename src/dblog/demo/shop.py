@@ -1,10 +1,10 @@
 """The shop: three tables, and shoppers who change them all the time.
 
-Every shopper is a thread with a connection of its own. What shoppers do is chosen so that it meets a running dump in
-every way: new rows, updates of a few hot rows and of any row, deletes, rows that are deleted and come back under the
-same key in one transaction, and rows that move to another key. One transaction often changes all three tables.
+Every shopper is a thread with its own connection. Together they do everything that can conflict with a running dump:
+new rows, updates of a few hot rows and of any row, deletes, a delete and an insert of the same key in one transaction,
+and rows that move to another key. One transaction often changes all three tables.
 
-What is said here every family of databases understands, but for the words of `database.Words`.
+The SQL here is valid in every family, except for the parts in `database.Words`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from dblog.demo.database import Database, transaction
 
 SHOPPERS = 3
 ACTS_PER_SECOND = 60
-"""Of each shopper. The point is to change rows while they are dumped, not to win a race for the processor."""
+"""Transactions per second of each shopper: enough to change rows while they are dumped, without using all of the
+processor."""
 
 HOT = 50
-"""So many rows of each table get a third of all changes."""
+"""The number of hot rows of each table. They get a third of all changes."""
 
 SCHEMA = (
     """
@@ -82,11 +83,11 @@ class ShopTable:
     key: tuple[str, ...]
     columns: tuple[str, ...]
     seeded: int
-    """How many rows it has before the first shopper comes."""
+    """How many rows it has before the shop opens."""
 
 
 class Shop:
-    """A shop in a database. `open` lets the shoppers in; `close` sends them home and waits until the last has left."""
+    """A shop in a database. `open` starts the shoppers; `close` stops them and waits until all have ended."""
 
     def __init__(self, database: Database, rows: int) -> None:
         self._database = database
@@ -121,21 +122,21 @@ class Shop:
             shopper.start()
 
     def close(self) -> None:
-        """No change is made after this."""
+        """Stop the shoppers. No change follows."""
         self._closing.set()
         for shopper in self._shoppers:
             shopper.join()
         self._shoppers.clear()
 
     def raise_failure(self) -> None:
-        """Raise what a shopper could not cope with, if anything."""
+        """Raise the first error of a shopper, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def last_change(self) -> int:
-        """Change one row of every table in a last transaction; a position in the log in front of its commit.
+        """Change one row of every table in a last transaction, and return a log position before its commit.
 
-        A stream that has delivered anything beyond that position has delivered everything: nothing follows.
+        A stream that has delivered something after that position has delivered everything.
         """
         order, customer = next(self._numbers), self._sizes["customers"] + 1
         with closing(self._database.connect()) as connection, transaction(connection) as cursor:
@@ -160,18 +161,19 @@ class Shop:
                 while not self._closing.is_set():
                     with transaction(connection) as cursor:
                         chance.choice(acts)(cursor, pick)
-                    # a shopper who was held up does not make up for it
+                    # a delayed shopper does not catch up
                     due = max(due + 1 / ACTS_PER_SECOND, time.monotonic() - 1)
                     self._closing.wait(max(0.0, due - time.monotonic()))
         except Exception as failure:
             self._failure = failure
 
 
-# -- what shoppers do. Locks are taken in one order, orders, items, customers, so that no two wait for each other. --
+# -- what shoppers do. Locks are always taken in the order orders, items, customers, so that shoppers cannot deadlock.
+# --
 
 
 class Pick:
-    """Chooses whom it hits: now and then a hot row, else any."""
+    """Chooses a row: sometimes a hot row, otherwise any row."""
 
     def __init__(self, chance: random.Random, customers: int, orders: int, numbers: Iterator[int]) -> None:
         self.chance = chance
@@ -180,7 +182,7 @@ class Pick:
         self._numbers = numbers
 
     def number(self) -> int:
-        """A new one for an order."""
+        """A new order number."""
         return next(self._numbers)
 
     def customer(self) -> int:
@@ -236,7 +238,7 @@ def _come_back(cursor: Any, pick: Pick) -> None:
 
 
 def _renumber(cursor: Any, pick: Pick) -> None:
-    """Move an order to another key, and with it its items."""
+    """Move an order and its items to another key."""
     numbers = (pick.number(), pick.order())
     cursor.execute("update orders set id = %s where id = %s", numbers)
     cursor.execute("update order_items set order_id = %s where order_id = %s", numbers)

@@ -1,4 +1,4 @@
-"""One streaming query per table, from the database into Parquet, and what each has done so far."""
+"""One streaming query per table, from the database to Parquet files, and its progress."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dblog.spark.failure import cause
 from dblog.spark.progress import offset
 
 ROUNDS = 10
-"""Into so many rounds the dump of a table is cut, so that it meets many changes."""
+"""The number of rounds of a table's dump: enough that many changes happen during the dump."""
 
 PARALLELISM = 2
 
 
 @dataclass(frozen=True)
 class DemoProgress:
-    """What a stream has done."""
+    """The progress of a stream."""
 
     position: int = 0
-    """The log is delivered up to here."""
+    """The log is delivered up to this position."""
     dumping: bool = True
     windows: int = 0
     dumped: int = 0
     dropped: int = 0
-    """Rows of the dump that were stale: the log has something newer, so they were not delivered."""
+    """Dump rows that were not delivered because the log has newer ones."""
     events: int = 0
 
 
@@ -52,7 +52,7 @@ class DemoStream:
             .option("chunkRows", max(10, table.seeded // (ROUNDS * PARALLELISM) + 1))
             .option("parallelism", PARALLELISM)
             .option("spool", str(work / "spool" / table.name))
-            .option("state", str(work / "state.db"))  # not the user's own: the demo leaves nothing behind
+            .option("state", str(work / "state.db"))  # not the user's: the demo leaves nothing behind
             .load()
         )
         self._query: StreamingQuery = (
@@ -63,7 +63,7 @@ class DemoStream:
         )
 
     def progress(self) -> DemoProgress | None:
-        """What has been delivered; None before the first batch. Raises what made the query fail."""
+        """The progress so far; None before the first batch. Raises the error that ended the query."""
         failure = self._query.exception()
         if failure is not None:
             raise cause(str(failure), "demo") from failure
@@ -75,13 +75,13 @@ class DemoStream:
         return DemoProgress(end.position or 0, end.dumping or not end.tables, **counts)
 
     def stop(self) -> None:
-        # an interruption while Spark was spoken to may have cost us the line to it; its own end ends the query too
+        # an interrupt during a call may have broken the connection to Spark; then Spark's own end stops the query
         with suppress(Py4JError):
             self._query.stop()
 
 
 def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:
-    """Write each batch to a folder of its own, with the order of its rows. A batch that is repeated replaces itself."""
+    """Write each batch to its own folder, with the order of its rows. A repeated batch replaces its folder."""
 
     def write(rows: DataFrame, batch: int) -> None:
         ordered = rows.withColumn("_row", f.monotonically_increasing_id())
@@ -91,7 +91,7 @@ def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:
 
 
 class LogEnd:
-    """Where the database's log ends, looked at again and again: how long ago did it pass a position?"""
+    """Samples the end of the database's log, to tell how long ago it passed a position."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -101,6 +101,6 @@ class LogEnd:
         self._seen.append((time.monotonic(), self._database.latest()))
 
     def lag(self, position: int) -> float:
-        """Seconds since the oldest change was made that a stream at this position has not delivered."""
+        """The age, in seconds, of the oldest change that a stream at this position has not delivered."""
         waiting = next((at for at, end in self._seen if end > position), None)
         return 0.0 if waiting is None else time.monotonic() - waiting

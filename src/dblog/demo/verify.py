@@ -1,8 +1,7 @@
-"""Is what was delivered what the database holds? Asked of the result alone, as any reader of it would.
+"""Compares the demo's result with the source. It reads only the delivered files, as any reader would.
 
-Two things are checked for every table. The last event of each key, by `(_lsn, _seq)`, gives the same rows as a plain
-select of the source. And nothing ever went back in time: in the order in which rows were delivered, the `(_lsn, _seq)`
-of each key only grows.
+It checks two things for every table. The last event of each key, by `(_lsn, _seq)`, equals the row of a plain select of
+the source. And no key goes back in time: in the order of delivery its `(_lsn, _seq)` only grows.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Difference:
-    """A row that is not what it should be."""
+    """A row that differs from the source."""
 
     table: str
     key: Row
@@ -31,18 +30,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a look at one table's result found."""
+    """The result of the check of one table."""
 
     rows: int
-    """In the source."""
+    """Rows in the source."""
     events: int
-    """Changes from the log, in the result."""
+    """Changes of the log in the result."""
     dumped: int
     differences: tuple[Difference, ...]
 
 
 def examine(spark: SparkSession, table: ShopTable, source: Sequence[Row], folder: Path) -> Findings:
-    """Compare the delivered change log of a table with the rows the source holds."""
+    """Compare the delivered events of a table with the source's rows."""
     events = spark.read.parquet(str(folder)).withColumn("_order", f.struct("_lsn", "_seq")).cache()
     delivered = Window.partitionBy(*table.key).orderBy("batch", "_row")
     newest = Window.partitionBy(*table.key).orderBy(f.desc("_order"))
@@ -64,7 +63,7 @@ def examine(spark: SparkSession, table: ShopTable, source: Sequence[Row], folder
 
 
 def compare(table: ShopTable, source: Sequence[Row], delivered: Sequence[Row]) -> list[Difference]:
-    """Every row in which the two disagree."""
+    """The rows that differ."""
     at = [table.columns.index(name) for name in table.key]
     theirs = {tuple(row[i] for i in at): row for row in source}
     ours = {tuple(row[i] for i in at): row for row in delivered}

@@ -68,9 +68,12 @@ class Batch:
     def each(self, write: Callable[[TableBatch], None]) -> None:
         """Write the tables, `AT_ONCE` of them at the same time. Raises the first error."""
         from pyspark import inheritable_thread_target
+        from pyspark.sql import SparkSession
 
+        session = SparkSession.getActiveSession()  # without it Spark warns that its tags do not reach the threads
+        inheriting = inheritable_thread_target(write) if session is None else inheritable_thread_target(session)(write)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dblog-sink") as pool:
-            for written in [pool.submit(inheritable_thread_target(write), table) for table in self.tables]:
+            for written in [pool.submit(inheriting, table) for table in self.tables]:
                 written.result()
 
 

@@ -1,11 +1,11 @@
-"""Raw bytes and positions to Arrow arrays: the kernels every source's decoder is built from.
+"""Kernels that turn raw bytes into Arrow arrays. The decoders of all sources use them.
 
-A decoder finds where each value lies (`Cells`: a start and a length per row, over one buffer) and the kernels here turn
-a whole column of them into an Arrow array. Nothing loops over rows; a value is never a Python object.
+A decoder finds the bytes of each value (`Cells`: a start and a length per row, in one buffer). A kernel turns a whole
+column of them into an Arrow array. There is no loop over rows, and no value becomes a Python object.
 
-Two techniques carry the weight. The raw buffer is taken for an Arrow array of the values and of what lies between them,
-of which Arrow copies every second one. Decimal digits are read eight at a time: a 64-bit word holds eight ASCII digits,
-and three multiplications fold them into a number.
+Two techniques make it fast. Values: the buffer is used as an Arrow array whose elements are, in turn, a value and the
+bytes up to the next value; Arrow copies every second element. Decimal digits: eight ASCII digits are read as one 64-bit
+word, and three multiplications turn it into a number.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import pyarrow.compute as pc
 from dblog.core.arrays import Bytes, Ints, Mask, Words
 
 LIMIT = 2**30
-"""A buffer ends at the first message that reaches this size: Arrow's offsets are 32-bit."""
+"""Bytes after which a buffer ends with the current message, because Arrow's offsets have 32 bits."""
 
 ABSENT = -2
-"""The length of a cell that the log leaves out because the update did not touch it."""
+"""The length of a cell that is not in the log, because the update did not change it."""
 
 _PAD = 32
-"""Bytes before the first message, so that a word that *ends* at a value may be loaded."""
+"""Padding before the first message, in bytes: a word that *ends* at the first value can be loaded."""
 _TAIL = b"n" * 2048
-"""Bytes after the last message: room for loads that run over, and a tuple of nulls for rows that have none."""
+"""Padding after the last message: loads may run over the end, and rows without a tuple read these nulls."""
 
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """Messages laid end to end, padded on both sides so that a word may be loaded at or before any position."""
+    """Messages in one buffer, padded on both sides so that a word can be loaded at or before any position."""
 
     data: Bytes
 
@@ -58,7 +58,7 @@ class Raw:
 
     @property
     def tail(self) -> int:
-        """Where the padding after the last message begins: at least 2,000 bytes `n`."""
+        """The start of the padding after the last message: at least 2,000 bytes `n`."""
         return self.data.size - len(_TAIL)
 
     @cached_property
@@ -85,7 +85,7 @@ class Raw:
         return self._words[2][at]
 
     def blocks(self, at: Ints, size: int) -> Bytes:
-        """The bytes at each position, in an array of positions by bytes; at most as many as the padding has."""
+        """`size` bytes at each position, as a two-dimensional array. `size` is at most that of the padding."""
         every = np.ndarray((self.data.size - size + 1,), f"V{size}", self.data, 0, (1,))
         return every[at].view(np.uint8).reshape(len(at), size)
 
@@ -100,21 +100,21 @@ class Raw:
 
 
 class Nulls:
-    """Bitmaps of nulls, one at each position, of `size` bytes each."""
+    """The bitmaps of nulls at each position, `size` bytes each."""
 
     def __init__(self, raw: Raw, at: Ints, size: int) -> None:
         self.bytes = [raw.data[at + byte] for byte in range(size)]
         self.some = [int(np.bitwise_or.reduce(each)) for each in self.bytes]
-        """By byte: the bits that any of them has."""
+        """For each byte of the bitmap, the bits that are set in any row."""
 
     def of(self, byte: int, bit: int) -> Mask | None:
-        """Which have a bit of a byte; None when none has."""
+        """The rows whose bitmap has a bit of a byte set; None if no row has."""
         return self.bytes[byte] & np.uint8(bit) != 0 if self.some[byte] & bit else None
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """A column's values where they lie: start and length per row; a negative length is a null (or ABSENT)."""
+    """A column's values as start and length per row. A negative length is a null (or ABSENT)."""
 
     raw: Raw
     start: Ints
@@ -125,7 +125,7 @@ class Cells:
 
     @cached_property
     def valid(self) -> Mask | None:
-        """Which rows have a value; None when all have."""
+        """Which rows have a value; None if all have."""
         mask = self.length >= 0
         return None if mask.all() else mask
 
@@ -133,14 +133,14 @@ class Cells:
         return Cells(self.raw, self.start[rows], self.length[rows])
 
     def text(self, row: int) -> str:
-        """One value as a Python string, for the rare row and for error messages."""
+        """One value as a Python string, for rare rows and error messages."""
         start = int(self.start[row])
         return self.raw.data[start : start + int(self.length[row])].tobytes().decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The cells of whole rows: starts and lengths in arrays of columns by rows."""
+    """The cells of all columns: two-dimensional arrays of starts and lengths, by column and row."""
 
     raw: Raw
     start: Ints
@@ -158,7 +158,7 @@ class Rows:
         return [Cells(self.raw, start, length) for start, length in zip(self.start, self.length, strict=True)]
 
     def columns(self, kept: Sequence[int]) -> Rows:
-        """Only some of the columns."""
+        """The cells of some of the columns."""
         if len(kept) == len(self.start):
             return self
         return Rows(self.raw, self.start[list(kept)], self.length[list(kept)])
@@ -170,7 +170,7 @@ class Rows:
         self.start[:, at], self.length[:, at] = rows.start, rows.length
 
     def absent(self, names: Sequence[str]) -> pa.Array:
-        """For each row the names of its absent cells, as a list; null when there are none."""
+        """For each row the list of the names of its absent cells; null if there are none."""
         if self.length.min(initial=0) > ABSENT:
             return pa.nulls(len(self), pa.list_(pa.string()))
         missing = self.length.T == ABSENT
@@ -194,7 +194,7 @@ def _sizes(messages: Sequence[bytes]) -> Ints:
 
 
 def validity(valid: Mask | None) -> tuple[pa.Buffer | None, int]:
-    """A mask as Arrow wants it: the bitmap and the number of nulls."""
+    """A mask in Arrow's form: the bitmap and the number of nulls."""
     if valid is None:
         return None, 0
     return pa.py_buffer(np.packbits(valid, bitorder="little")), int(valid.size - np.count_nonzero(valid))
@@ -227,13 +227,13 @@ def binary(cells: Cells, kind: pa.DataType | None = None) -> pa.Array:
     if kind is None:
         return values
     content, _ = contiguous(values)
-    if content.max(initial=0) < 0x80:  # nothing else is as common, or as cheap to check
+    if content.max(initial=0) < 0x80:  # ASCII is the most common case, and cheap to check
         return pa.Array.from_buffers(kind, len(values), values.buffers(), values.null_count)
     return values.cast(kind)
 
 
 def same_size(kind: pa.DataType, rows: Bytes, valid: Mask | None) -> pa.Array:
-    """An array of values that all have as many bytes, which are given as rows by bytes."""
+    """An array of values of the same size, given as a two-dimensional array of rows and bytes."""
     count, size = rows.shape
     bitmap, nulls = validity(valid)
     offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32) if size else np.zeros(count + 1, np.int32)
@@ -244,7 +244,7 @@ _SHORT = 256
 
 
 def _alike(cells: Cells) -> pa.Array | None:
-    """The values, if all are there and have the same, small size, as keys and hashes do."""
+    """The values, if there are no nulls and all have the same small size, like keys and hashes. Otherwise None."""
     size = int(cells.length[0]) if len(cells) else 0
     if not 0 < size <= _SHORT or np.any(cells.length != size):
         return None
@@ -252,12 +252,12 @@ def _alike(cells: Cells) -> pa.Array | None:
 
 
 def _in_order(cells: Cells) -> pa.Array | None:
-    """The values, if each lies behind the one before it, as they do unless the log was compressed.
+    """The values, if they are in order in the buffer; otherwise None. Only values of a compressed log are not in order.
 
-    The buffer is then taken for an array of values and of what lies between them, and every second one is copied.
+    The buffer is used as an array of values and the bytes between them, of which every second element is copied.
     """
     start, end = cells.start, cells.start + cells.length
-    if cells.valid is not None:  # a null stands where the value before it ends
+    if cells.valid is not None:  # a null gets the end of the value before it
         end = np.maximum.accumulate(np.where(cells.valid, end, 0))
         start = np.where(cells.valid, start, end)
     if np.any(start[1:] < end[:-1]):
@@ -275,8 +275,9 @@ _INLINE = 12
 
 
 def _anywhere(cells: Cells) -> pa.Array:
-    # An Arrow view is 16 bytes: a length, then up to 12 bytes of the value itself, or 4 of them, the number of a buffer
-    # and an offset into it. Bytes after a short value should be zero; they are not, and the cast does not look at them.
+    # An Arrow view has 16 bytes: a length, then up to 12 bytes of the value itself, or its first 4 bytes, the number of
+    # a buffer and an offset into it. The bytes after a short value should be zero; here they are not, but the cast
+    # ignores them.
     length = np.maximum(cells.length, 0)
     views = np.empty((len(cells), 2), np.uint64)
     head = cells.raw.le64(cells.start - 4)
@@ -291,11 +292,11 @@ def _anywhere(cells: Cells) -> pa.Array:
 
 
 KEEP_FIRST = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
-"""By number: a mask of so many bytes of a word, the first ones."""
+"""For each n: a mask of the first n bytes of a word."""
 
 
 def differ(left: Cells, right: Cells) -> Mask:
-    """Where the bytes of two columns are not the same; nulls equal nothing."""
+    """The rows in which the bytes of two columns differ. A null differs from everything."""
     if max(left.length.max(initial=0), right.length.max(initial=0)) <= 8:
         apart = (left.raw.le64(left.start) ^ right.raw.le64(right.start)) & KEEP_FIRST[np.maximum(left.length, 0)] != 0
         return np.asarray(apart | (left.length != right.length) | (left.length < 0))
@@ -318,11 +319,12 @@ _KEEP_LAST = np.array([((1 << 8 * n) - 1) << 8 * (8 - n) for n in range(9)], np.
 
 
 def digits(raw: Raw, end: Ints, count: Ints) -> tuple[Words, Mask]:
-    """The numbers written in the last `count` (clipped to 0..8) bytes before `end`, and which are not all digits."""
+    """The numbers in the last `count` (clipped to 0..8) bytes before `end`, and a mask of those that are not all
+    digits."""
     x = raw.le64(end - 8)
     x ^= np.uint64(0x3030303030303030)
     x &= _KEEP_LAST[np.clip(count, 0, 8)]
-    # A byte is above 9 if it has its high bit set, or gets it by adding 118.
+    # A byte is above 9 if its high bit is set, or is set after adding 118.
     wrong = ((x + np.uint64(0x7676767676767676)) | x) & np.uint64(0x8080808080808080) != 0
     x = (x * np.uint64(10) + (x >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
     x = (x * np.uint64(100) + (x >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
@@ -331,7 +333,7 @@ def digits(raw: Raw, end: Ints, count: Ints) -> tuple[Words, Mask]:
 
 
 def unsigned(raw: Raw, end: Ints, count: Ints) -> tuple[Words, Mask]:
-    """Numbers of up to 20 digits; more digits than that count as wrong."""
+    """Numbers of up to 20 digits, and a mask of wrong ones. More digits are wrong."""
     value, wrong = digits(raw, end, count)
     most = int(count.max(initial=0))
     for skip, scale in ((8, 10**8), (16, 10**16)):
@@ -343,7 +345,7 @@ def unsigned(raw: Raw, end: Ints, count: Ints) -> tuple[Words, Mask]:
 
 
 def integers(cells: Cells) -> tuple[Ints, Mask]:
-    """Decimal integers with an optional minus sign, and which cells are not that (nulls are)."""
+    """Decimal integers with an optional minus sign, and a mask of cells that are none. A null is not marked."""
     minus = cells.raw.data[cells.start] == ord("-")
     minus &= cells.length > 0
     count = cells.length - minus
@@ -357,7 +359,7 @@ def integers(cells: Cells) -> tuple[Ints, Mask]:
 _NIBBLE = np.full(256, 256, np.uint16)
 for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
     _NIBBLE[np.frombuffer(_digits, np.uint8)] = np.arange(16)
-# A byte by its two digits, read as one little-endian number; 256 and above is not a byte.
+# The byte of two hexadecimal digits, by the little-endian number of the two characters; 256 and above: not digits.
 _UNHEX = (_NIBBLE[None, :] << 4 | _NIBBLE[:, None]).ravel()
 
 

@@ -1,4 +1,4 @@
-"""What a preflight finds, alike for every family: problems, each with the statement or setting that cures it."""
+"""The result of a preflight, for every family: problems, each with the statement or setting that fixes it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dblog.errors import PositionLost, PreconditionFailed
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it must be, and the SQL or setting that cures it."""
+    """A precondition that is not fulfilled, and the SQL or setting that fixes it."""
 
     what: str
     fix: str
     fatal: bool = True
     creatable: bool = False
-    """The preflight runs the fix itself; never fatal."""
+    """Whether the preflight runs the fix itself. Never fatal."""
     lost: bool = False
-    """The log no longer reaches back to the pipeline's position."""
+    """Whether the log no longer reaches back to the pipeline's position."""
     passing: bool = False
-    """Somebody else may end it soon, so a stream that starts waits for that a little."""
+    """Whether it may end by itself soon, so that a starting stream waits a little."""
 
     @property
     def statements(self) -> list[str]:
-        """The statements of the fix, in the order in which to run them; none where the fix is advice, which begins with
-        a small letter."""
+        """The statements of the fix, in the order to run them. None if the fix is advice, which starts with a
+        lower-case letter."""
         return [line for line in self.fix.splitlines() if re.match(r"[A-Z]+\b.*;(  -- |$)", line)]
 
     def __str__(self) -> str:

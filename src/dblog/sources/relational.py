@@ -1,6 +1,6 @@
-"""What the sources of every family do alike: sessions of a process, the tables that patterns name, chunks, requests.
+"""The common part of the sources of all families: sessions of a process, tables by patterns, chunks, requests.
 
-A family brings its connections, its catalog and its statements (`Chunks`).
+A family adds its connections, its catalog and its statements (`Chunks`).
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from dblog.errors import (
 WATERMARK = TableName("dblog", "watermark")
 
 LOCK_SECONDS = 1
-"""How long a statement waits for somebody's exclusive lock before it lets the log go on and is tried again later."""
+"""How long a statement waits for another session's exclusive lock, in seconds. Then it is given up and tried again
+later, so that the log goes on."""
 REST_SECONDS = 0.1
-"""A session that was used so recently is believed to be there."""
+"""A session used within this time, in seconds, is not pinged before its next use."""
 PEOPLE_SECONDS = 5
-"""How long a statement that people wrote may run."""
+"""How long a user's own SQL (a condition, the probe) may run, in seconds."""
 
 _T = TypeVar("_T")
 _Session = TypeVar("_Session")
 _Asked = TypeVar("_Asked", contravariant=True)
 
 SESSIONS: dict[tuple[int, Any, str], Any] = {}
-"""Those of this process, by address and role. Spark's workers live on between tasks, and so do these."""
+"""This process's sessions, by process id, address and role. They stay open between the tasks of a Spark worker."""
 _USED: dict[tuple[int, Any, str], float] = {}
-"""When each was last used."""
+"""When each session was last used."""
 _KEYED: dict[tuple[int, Any, TableName, str], TableSchema] = {}
 
 
@@ -60,7 +61,7 @@ class Chunks(Protocol[_Asked]):
 
 
 class Relational(Generic[_Session]):
-    """The common part of sources, which are frozen dataclasses with these fields."""
+    """The common part of sources. A source is a frozen dataclass with these fields."""
 
     address: Any
     patterns: tuple[Pattern, ...]
@@ -76,15 +77,15 @@ class Relational(Generic[_Session]):
         raise NotImplementedError
 
     def _translating(self, doing: str) -> AbstractContextManager[None]:
-        """Raises the driver's errors as ours."""
+        """Raise the driver's errors as ours."""
         raise NotImplementedError
 
     def _open(self, role: str) -> _Session:
-        """A new session for a role."""
+        """Open a new session for a role."""
         raise NotImplementedError
 
     def _read_only_begin(self, session: _Session) -> Sequence[str]:
-        """The statements that begin a read-only transaction in which a statement has `PEOPLE_SECONDS`."""
+        """The statements that begin a read-only transaction, with a time limit of `PEOPLE_SECONDS` per statement."""
         raise NotImplementedError
 
     def _alive(self, session: _Session) -> bool:
@@ -98,14 +99,14 @@ class Relational(Generic[_Session]):
         raise NotImplementedError
 
     def _read_tables(self, session: _Session, names: Collection[TableName]) -> dict[TableName, TableSchema]:
-        """Those of the tables that exist, as the catalog describes them now."""
+        """The schemas of the existing tables of these names, from the present catalog."""
         raise NotImplementedError
 
     # -- tables ----------------------------------------------------------------------------------------------
 
     def names(self, role: str = "control") -> tuple[TableName, ...]:
-        """The tables that the patterns name. A table named without wildcards is kept even if it does not exist: the
-        preflight says so."""
+        """The tables that match the patterns. A table that is named without wildcards is included even if it does not
+        exist: the preflight reports it."""
         with self._translating("listing the tables"):
             found = self._with(self._candidates, role)
         named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
@@ -122,8 +123,8 @@ class Relational(Generic[_Session]):
         return self._describe(tables)
 
     def _demanded(self, followed: Collection[TableName] | None) -> tuple[TableName, ...]:
-        """The tables without which no stream starts: all of a new one, and of one that goes on those that it follows
-        or that are named without wildcards. Others may join it."""
+        """The tables that the preflight requires. A new stream needs all its tables. A stream that goes on needs those
+        that it follows or that are named without wildcards; others may join later."""
         names = self.names()
         if followed is None:
             return names
@@ -136,7 +137,7 @@ class Relational(Generic[_Session]):
         return {name: self._narrowed(schema) for name, schema in found.items()}
 
     def _narrowed(self, schema: TableSchema) -> TableSchema:
-        """The schema with only the columns that are wanted."""
+        """The schema with only the wanted columns and the key."""
         if self.columns is None or schema.table == WATERMARK:
             return schema
         wanted = {*self.columns, *schema.key}
@@ -159,10 +160,10 @@ class Relational(Generic[_Session]):
             return self._with(lambda session: self._chunks.cuts(session, schema, Extent(after, upto), rows, count))
 
     def _keyed(self, table: TableName) -> TableSchema:
-        """The table's schema, of which only the key must be true now."""
+        """The table's schema. It may be out of date, except for the key."""
         at = (os.getpid(), self, table, self.key(table))
         if at not in _KEYED:
-            _KEYED.clear()  # there are never many at work
+            _KEYED.clear()  # few tables are dumped at the same time
             _KEYED[at] = self._describe((table,))[table]
         return _KEYED[at]
 
@@ -211,8 +212,8 @@ class Relational(Generic[_Session]):
 
     @contextmanager
     def _read_only(self, session: Any) -> Iterator[None]:
-        """A transaction in which a statement that people wrote changes nothing: no rows, and no settings of the session
-        that the next statement would meet. If it fails, the session is closed."""
+        """A transaction in which a user's own SQL can change neither rows nor the session's settings. If it fails, the
+        session is closed."""
         with session.cursor() as cursor:
             for statement in self._read_only_begin(session):
                 cursor.execute(statement)
@@ -222,7 +223,7 @@ class Relational(Generic[_Session]):
     # -- sessions --------------------------------------------------------------------------------------------
 
     def _ask(self, query: str, *parameters: object, role: str = "control") -> Any:
-        """The first row of an answer."""
+        """The first row of a query's result."""
 
         def ask(session: Any) -> Any:
             with self._translating("asking the database"), session.cursor() as cursor:
@@ -232,7 +233,8 @@ class Relational(Generic[_Session]):
         return self._with(ask, role)
 
     def _with(self, use: Callable[[_Session], _T], role: str = "control") -> _T:
-        """Use this process's session for a role; one that fails is closed, so that the next use opens a new one."""
+        """Call `use` with this process's session for a role. If it fails, the session is closed; the next use opens a
+        new one."""
         session = self._session(role)
         try:
             return use(session)
@@ -241,8 +243,8 @@ class Relational(Generic[_Session]):
             raise
 
     def _session(self, role: str) -> _Session:
-        """This process's session for a role. One that has rested is asked whether it is still there: a server may have
-        been started again, or have ended it for its idleness."""
+        """This process's session for a role. A session that was idle is pinged first: the server may have been
+        restarted, or may have closed it."""
         at = (os.getpid(), self.address, role)
         session: _Session | None = SESSIONS.get(at)
         rested = time.monotonic() - _USED.get(at, 0.0) > REST_SECONDS
@@ -269,7 +271,8 @@ class Relational(Generic[_Session]):
 
     @contextmanager
     def _reading(self, doing: str, *, everything: bool = False) -> Iterator[None]:
-        """Tell apart what concerns only the table, or with `everything` the part of it that somebody asked for."""
+        """Raise TableUnreadable for errors that concern only the table or, with `everything`, only the user's
+        request."""
         try:
             with self._translating(doing):
                 yield

@@ -1,4 +1,4 @@
-"""What made a Spark query fail: our own error, out of Spark's long report of it."""
+"""Finds our own error in Spark's long report of a failed query."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _OURS = re.compile(r"dblog\.errors\.(\w+): ")
 _PYTHON = re.compile(r"^\w[\w.]*(?:Error|Exception)(?:: .*?)?(?=\s+SQLSTATE: |$)", re.MULTILINE)
 """The line at the end of a Python traceback that names the error."""
 _END = re.compile(r"\n\s*at [\w.$]+(?:[(/]|\Z)|\n\n|\n=== |\nTraceback |\s+SQLSTATE: |\nDuring handling |\Z")
-"""Where a Python error's own text ends: at the JVM's frames, or at what Spark appends."""
+"""The end of a Python error's text in a report: the JVM's stack frames, or text that Spark appends."""
 
 
 def plain(error: Exception) -> Exception:
-    """The error itself; if Spark reports it, the one of ours in the report or the report's first line."""
+    """The error itself. For an error of Spark, our error in its report, or what `cause` finds instead."""
     return cause(str(error)) if isinstance(error, PySparkException | Py4JJavaError) else error
 
 
 def cause(report: str, command: str = "run") -> errors.DBLogError:
     """The DBLogError in a report, as it was raised; else the last line of a Python traceback; else the first line."""
-    for found in reversed(list(_OURS.finditer(report))):  # of a chain, the last is the one that was raised
+    for found in reversed(list(_OURS.finditer(report))):  # in a chain, the last error is the raised one
         kind = getattr(errors, found[1], None)
         if isinstance(kind, type) and issubclass(kind, errors.DBLogError):
             text = report[found.end() : _END.search(report, found.end()).start()]  # type: ignore[union-attr]

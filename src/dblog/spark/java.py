@@ -1,4 +1,4 @@
-"""Is there a Java that Spark can run on? Asked before Spark starts: its own words for that are hard to read."""
+"""Checks for a Java that Spark can run on, before Spark starts: Spark's own error is hard to understand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark for the demo: a session on this machine, and where its chatter goes."""
+"""Spark for the demo: a local session, and a file for its messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dblog.spark.session import session
 
 @contextmanager
 def quiet(log: Path) -> Iterator[None]:
-    """Send standard error to a file, that of child processes too: the JVM and Spark's Python workers inherit it."""
+    """Redirect standard error to a file, also that of child processes: the JVM and Spark's Python workers inherit
+    it."""
     sys.stderr.flush()
     saved = os.dup(2)
     with log.open("ab") as file:
@@ -34,9 +35,9 @@ def quiet(log: Path) -> Iterator[None]:
 
 @contextmanager
 def local_spark(work: Path) -> Iterator[SparkSession]:
-    """A session on this machine alone, whose files are all in `work`."""
+    """A local session with all its files in `work`."""
     with suppress(KeyError):
-        del os.environ["SPARK_REMOTE"]  # a session elsewhere would not see the demo's files
+        del os.environ["SPARK_REMOTE"]  # a remote session would not see the demo's files
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -44,7 +45,7 @@ def local_spark(work: Path) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.local.dir": str(work / "local"),
         "spark.python.unix.domain.socket.dir": str(work),
-        # the name of a socket has 103 bytes at most, of which Spark takes 42
+        # a socket's path has at most 103 bytes, of which Spark uses 42
         "spark.python.unix.domain.socket.enabled": "true" if len(os.fsencode(work)) <= 60 else "false",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
@@ -56,7 +57,7 @@ def local_spark(work: Path) -> Iterator[SparkSession]:
         raise DBLogError(
             f"Spark did not start: {error}", hint="dblog demo --verbose shows all that Spark says"
         ) from error
-    # Spark's own handler cancels jobs first; here the streams are stopped in order
+    # replaces Spark's handler, which cancels jobs; the demo stops its streams in order
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

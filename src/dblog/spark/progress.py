@@ -1,4 +1,4 @@
-"""What Spark tells of a query's batches."""
+"""Spark's reports of a query's batches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 
 def batches(query: StreamingQuery, after: int = -1) -> list[Any]:
-    """The progress of the batches after number `after` that Spark remembers, the newest last.
+    """Spark's reports of the batches after number `after`, the newest last.
 
-    Spark also reports triggers that found nothing, under the number of the batch that is to come: these are left out.
-    It remembers a hundred reports, and to read all of them takes as long as a batch, so only the new ones are read.
+    Spark also reports triggers without data, under the number of the next batch: these are left out. Spark keeps a
+    hundred reports, and reading all of them takes as long as a batch, so only the new ones are read.
     """
     found = []
     reports = query._jsq.recentProgress()
@@ -26,6 +26,6 @@ def batches(query: StreamingQuery, after: int = -1) -> list[Any]:
 
 
 def offset(progress: Any, name: str) -> dict[str, Any]:
-    """One of the source's offsets, which Spark has as JSON, or read already, or not at all."""
+    """One of the source's offsets in a report: Spark has it as JSON text, as an object, or not at all."""
     found = progress["sources"][0][name]
     return (json.loads(found) if isinstance(found, str) else found) or {}

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that make small batches fast. The source works without them, only slower."""
+"""A Spark session with settings for fast small batches. The source also works without them, but slower."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pyspark.sql import SparkSession
 
 from dblog.work.lanes import SWITCH
 
-# A fifth of a task's time less: Arrow does not look again at every value whether its place lies in its column. Batches
-# are checked as a whole before they leave Python.
+# Saves a fifth of a task's time: Arrow's Java does not check the bounds of every single value. Whole batches are
+# checked before they leave Python.
 _UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 TUNED = {
-    # 45 ms per task less: no delayed acknowledgements between the JVM and its Python workers
+    # saves 45 ms per task: no delayed acknowledgements between the JVM and its Python workers
     "spark.python.unix.domain.socket.enabled": "true",
-    # 55 ms per batch less on a local disk: the default checkpoint writer forks processes for every file
+    # saves 55 ms per batch on a local disk: the default checkpoint writer forks processes for every file
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # a driver that dies while it writes its first offset leaves half a file behind, and may start again all the same
+    # a driver that dies while it writes its first offset leaves an incomplete file, and must be able to start again
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     # stopping a query inside a Python foreachBatch needs a deep stack
     "spark.driver.extraJavaOptions": f"-Xss16m {_UNCHECKED}",
@@ -36,16 +36,16 @@ TUNED = {
 
 
 LOOPBACK = "127.0.0.1"
-"""Where a Spark listens whose driver and executors are one process: other machines have no business there."""
+"""The address that a local Spark listens on: no other machine needs to reach it."""
 
 JVM_GONE = (Py4JError, OSError)
-"""What calls into Spark raise when its JVM has ended, among other things."""
+"""Exceptions of calls into Spark when its JVM has ended. Other failures raise them too."""
 JVM_SECONDS = 5.0
-"""How long a JVM that does not answer any more may take to end."""
+"""How long a JVM that does not answer may take to end, in seconds."""
 
 
 def jvm_ended(spark: SparkSession) -> bool:
-    """Whether the JVM that this process has started for the session has ended: then no query can be started."""
+    """Whether the session's JVM has ended. Then no query can be started."""
     process = getattr(spark.sparkContext._gateway, "proc", None)
     try:
         return process is not None and process.wait(JVM_SECONDS) is not None
@@ -61,7 +61,7 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
     """
     from dblog.spark.source import register
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is on the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 on the PATH
     master = master or os.environ.get("MASTER", "local[*]")
     alone = re.fullmatch(r"local(\[.*\])?", master) is not None and "SPARK_LOCAL_IP" not in os.environ
     here = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if alone else {}
@@ -73,7 +73,8 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
         **{k.replace("__", "."): v for k, v in settings.items()},
     }.items():
         builder = builder.config(name, value)
-    with _environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):  # Spark's web page has no setting for it
+    # the address of Spark's web page can only be set so
+    with _environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):
         spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
@@ -86,7 +87,7 @@ def tuning(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Variables for processes that the body starts. They are not set before."""
+    """Set environment variables while the body runs. They must not be set before."""
     os.environ.update(variables)
     try:
         yield

@@ -1,6 +1,6 @@
-"""A Kafka broker of one's own, for tests: one node that is broker and controller, and forgets everything when it stops.
+"""A Kafka broker for tests: one node that is broker and controller. Its data are removed when it stops.
 
-It listens on 127.0.0.1 only. `scripts/kafka.sh` puts its programs below the virtual environment.
+It listens on 127.0.0.1 only. `scripts/kafka.sh` installs its programs in the virtual environment.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # After a crash it waits this long for its earlier life to be given up.
+    # After a crash the broker waits this long until its earlier session has expired.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
 }
-# It starts soon rather than run fast, and says on standard error when it has started or what is wrong.
+# Options for a fast start instead of high speed, and for messages on standard error.
 JAVA_OPTIONS = (
     "-Xms64m",
     "-Xmx256m",
@@ -47,8 +47,8 @@ JAVA_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
 )
-# $1 the pid file, $2 the broker's own directory. A line on the pipe says that the broker is already down; its end says
-# that the owner is gone.
+# $1 the pid file, $2 the broker's directory. A line on the pipe means that the broker has already stopped; the end of
+# the pipe means that the owner has ended.
 GUARD = """
 read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
 rm -rf "$2"
@@ -57,7 +57,7 @@ rm -rf "$2"
 
 @dataclass(frozen=True)
 class Install:
-    """A Java, and the folder of a broker's jars."""
+    """A Java program, and the folder of Kafka's jars."""
 
     java: Path
     jars: Path
@@ -67,7 +67,7 @@ class Install:
 
 
 def find_kafka(root: Path | None = None) -> Install | None:
-    """The one in `root`, by default where `scripts/kafka.sh` puts it; None if it, or a Java, is not there."""
+    """The Kafka in `root`, by default the folder of `scripts/kafka.sh`; None without Kafka or Java."""
     jars = root or Path(sys.prefix) / "kafka" / "broker"
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
@@ -75,7 +75,7 @@ def find_kafka(root: Path | None = None) -> Install | None:
 
 
 class KafkaBroker(OwnServer):
-    """Kafka. Topics that are written to and do not exist are made, with three partitions."""
+    """A Kafka broker. It creates missing topics on write, with three partitions."""
 
     _scheme = "kafka"
     _shutdown = signal.SIGTERM
@@ -95,11 +95,11 @@ class KafkaBroker(OwnServer):
 
     @property
     def servers(self) -> str:
-        """Where to connect, as `bootstrap.servers` has it."""
+        """The address, as for `bootstrap.servers`."""
         return f"127.0.0.1:{self._port}"
 
     def _prepare(self) -> None:
-        """Make the broker's own directory. The guard comes first so that nothing is left behind."""
+        """Create the broker's directory. The guard is started first, so that nothing is left behind."""
         self._home = home = Path(tempfile.mkdtemp(prefix="dblog-kafka-"))
         self._watch(GUARD, home / "pid", home)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -110,7 +110,7 @@ class KafkaBroker(OwnServer):
             raise SourceError(f"kafka could not make its storage: {(done.stderr or done.stdout).strip()[-2000:]}")
 
     def _written(self, port: int) -> Path:
-        """The file of its settings. The controller is the broker's own affair: it has another port in each life."""
+        """Write the file of settings. The controller gets a new port at every start."""
         controller = f"127.0.0.1:{free_port()}"
         folders = {
             "listeners": f"BROKER://127.0.0.1:{port},CONTROLLER://{controller}",
@@ -122,7 +122,7 @@ class KafkaBroker(OwnServer):
         return path
 
     def _command(self) -> list[str | Path]:
-        """The guard must know the process, and Java does not say what it is: the shell does before it becomes Java."""
+        """A shell that writes its process id for the guard and then becomes Java, which would not write it."""
         run = self._install.command("kafka.Kafka", self._written(self._port))
         return ["/bin/sh", "-c", 'echo $$ >"$1"; shift; exec "$@"', "kafka", self._own() / "pid", *run]
 

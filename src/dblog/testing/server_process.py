@@ -1,8 +1,8 @@
-"""A database server of one's own: started as a child, on 127.0.0.1, with all its files in one directory.
+"""A database server as a child process: on 127.0.0.1, with all its files in one directory.
 
-A server lives no longer than the process that started it. The guard is a second small process that holds the reading
-end of a pipe: whatever way the owner ends, `kill -9` included, the pipe closes, and the guard stops the server and
-removes its directory. (A parent-death signal would be tied to the thread that started the server, and to Linux.)
+A server never outlives the process that started it, its owner. The guard is a small second process with the reading end
+of a pipe. When the owner ends, even by `kill -9`, the pipe closes, and the guard stops the server and removes its
+directory. (A parent-death signal would depend on the thread that started the server, and exists on Linux only.)
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ PORT_ATTEMPTS = 5
 class OwnServer:
     """One server. `start` and `stop` it, or use it in a `with`.
 
-    `kill` ends the server as a crash would and keeps the data: `start` then recovers it, on the same port.
+    `kill` ends the server like a crash and keeps the data. The next `start` recovers it, on the same port.
     """
 
     _scheme: str
-    """Of its URLs."""
+    """The scheme of its URLs."""
     _user: str
-    """The one account that is there from the beginning and has all rights."""
+    """The first account, which has all privileges."""
     _shutdown: signal.Signals
     _crash: signal.Signals
     _taken: str
-    """What the server says when it cannot have its port."""
+    """The server's message when its port is in use."""
 
     def __init__(self, *, port: int | None = None, run_as: Mapping[str, Any] | None = None) -> None:
         self._wanted_port = port
@@ -68,11 +68,11 @@ class OwnServer:
 
     @property
     def log(self) -> Path:
-        """What the server writes to its standard error."""
+        """The file with the server's standard error."""
         return self._own() / "server.log"
 
     def _url(self, database: str, user: str, password: str | None) -> str:
-        """The password of the first account is known here; another user's is asked for."""
+        """The URL for a user. The first account's password is filled in; for another user it is an argument."""
         secret = self._password if password is None and user == self._user else password
         login = quote(user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
         return f"{self._scheme}://{login}@127.0.0.1:{self._port}/{quote(database, safe='')}"
@@ -88,7 +88,7 @@ class OwnServer:
                 self._port = self._port or free_port()
                 if self._launch():
                     return self
-                # Another process took the port between our look and the server's bind.
+                # Another process took the port after we had found it free.
                 if self._wanted_port or attempt == PORT_ATTEMPTS:
                     raise SourceError(f"port {self._port!r} is in use", hint="leave the port out to get a free one")
                 self._port = 0
@@ -98,7 +98,7 @@ class OwnServer:
         return self
 
     def stop(self) -> None:
-        """Shut down, and remove the data unless it was asked to be kept. Does nothing to a stopped server."""
+        """Stop the server, and remove its data unless they are to be kept. Does nothing if it has stopped."""
         self._end(self._shutdown)
         if self._guard is not None:
             with suppress(BrokenPipeError):
@@ -119,7 +119,7 @@ class OwnServer:
             try:
                 self._process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                # A shutdown waits for replication clients; one that no longer reads would hold it for ever.
+                # A shutdown waits for replication clients, and one that does not read blocks it for ever.
                 self._process.send_signal(self._crash)
                 self._process.wait(STOP_SECONDS)
         self._process = None
@@ -130,19 +130,20 @@ class OwnServer:
         return self._home
 
     def _watch(self, script: str, *arguments: Path) -> None:
-        """Start the guard: a shell script that reads a line if the server is already down, or else the end."""
+        """Start the guard: a shell script that reads from a pipe until a line (the server has stopped) or its end
+        comes."""
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", script, "guard", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            start_new_session=True,  # out of reach of a Ctrl-C or a kill of the owner's process group
+            start_new_session=True,  # so that Ctrl-C or a kill of the owner's process group does not reach it
             **self._run_as,
         )
 
     def _launch(self) -> bool:
-        """Whether the server accepts connections; False if its port is taken."""
+        """Start the process. Returns whether it accepts connections; False if its port is in use."""
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -171,23 +172,23 @@ class OwnServer:
     # -- what a kind of server brings ------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Make the server's own directory and its data, under the eyes of a guard."""
+        """Create the server's directory and its data, after starting the guard."""
         raise NotImplementedError
 
     def _command(self) -> Sequence[str | Path]:
         raise NotImplementedError
 
     def _environment(self) -> dict[str, str]:
-        """Nothing of the owner's, and messages in English because some are looked at."""
+        """The server's environment variables: none of the owner's, and English messages, because some are parsed."""
         raise NotImplementedError
 
     def _ready(self, pid: int, begin: int) -> bool:
-        """Whether the server accepts connections. What it has said in this life is in its log from `begin` on."""
+        """Whether the server accepts connections. The messages since its start are in its log from byte `begin` on."""
         raise NotImplementedError
 
 
 def free_port() -> int:
-    """A port that nobody has at this moment."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

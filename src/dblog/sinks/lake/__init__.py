@@ -1,10 +1,10 @@
 """Tables of a lake, by Spark's connectors for Delta Lake and Apache Iceberg.
 
-sink.py       what both do with a batch: prepare the table, one statement that writes, a mark that says it is written
-target.py     the target's columns, and how they follow the source's
-current.py    the table as it is now: MERGE by key, never to an older state
-history.py    every state a row has had, with the time from and to which it was valid (SCD type 2)
-delta.py, iceberg.py    what is different: names, settings of Spark, where the mark is kept
+sink.py       writes a batch: prepares the table, writes in one statement, marks the commit with the batch
+target.py     the target's columns, and their changes
+current.py    mode `current`: MERGE by key, never to an older state
+history.py    mode `history`: every version of a row, with the time from and to which it was valid (SCD type 2)
+delta.py, iceberg.py    the differences: names, settings of Spark, where the mark is stored
 """
 
 from dblog.sinks.lake.delta import DeltaSink

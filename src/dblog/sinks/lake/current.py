@@ -1,7 +1,7 @@
-"""The table as it is now: one MERGE brings a batch's net effect.
+"""The current state of a table: one MERGE applies a batch's net effect.
 
-A row is replaced only by one of a later position, `(_lsn, _seq)`, which the target has for every row. A row that is
-deleted leaves nothing behind to compare with: that an older batch does not bring it back is for the mark (`sink.py`).
+The target has the order `(_lsn, _seq)` of every row, and only a later one replaces a row. A deleted row leaves no order
+to compare with. The mark (`sink.py`) prevents that an older batch brings it back.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dblog.sinks.lake.target import quoted
 from dblog.sinks.net_effect import signed_key
 
 COLUMNS = {"_lsn": "bigint", "_seq": "int"}
-"""What the target has besides the table's columns."""
+"""The target's columns beside the table's own."""
 
 
 def merge(target: str, source: str, table: TableBatch, columns: Sequence[str]) -> str:
-    """The statement that brings rows of `dblog.sinks.net_effect` to a target; it writes these columns."""
+    """The statement that writes these columns of rows of `dblog.sinks.net_effect` to a target."""
     key = table.schema.key
     newer = "(s._lsn > t._lsn OR (s._lsn = t._lsn AND s._seq > t._seq))"
     stays = "NOT s._whole"
@@ -39,7 +39,7 @@ def merge(target: str, source: str, table: TableBatch, columns: Sequence[str]) -
 
 
 def _value(column: str, stays: str) -> str:
-    """The value a column gets: the target's own where the log has left it out."""
+    """The new value of a column: the target's own if the log has left it out."""
     named = "'" + column.replace("\\", "\\\\").replace("'", "\\'") + "'"
     unchanged = f"coalesce(array_contains(s._unchanged, {named}), false)"
     return f"CASE WHEN {unchanged} AND {stays} THEN t.{quoted(column)} ELSE s.{quoted(column)} END"
@@ -50,5 +50,5 @@ def same_key(key: Sequence[str]) -> str:
 
 
 def older(lsn: int, seq: int) -> str:
-    """Whether a row of the target was there before a place of the log."""
+    """A condition: the row of the target is older than this order."""
     return f"(t._lsn < {lsn} OR (t._lsn = {lsn} AND t._seq < {seq}))"

@@ -15,13 +15,13 @@ from dblog.sinks.lake.target import quoted
 
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 ODD = set(" ,;{}()\n\t=")
-"""Characters that a column's name may have only when Delta maps names to files by ids of its own."""
+"""Characters that a column's name may have only with Delta's column mapping."""
 LOOK_BACK = 1000
-"""So many commits are searched for the last mark. Others may have committed since: compaction, say."""
+"""How many commits are searched for the last mark. Other writers, like a compaction, may have committed since."""
 
 
 class DeltaSink(LakeSink):
-    """Delta tables that follow the source's. The mark is the commit's `userMetadata`."""
+    """Writes Delta tables. The mark is the commit's `userMetadata`."""
 
     format = "delta"
     needed = CATALOG
@@ -50,7 +50,7 @@ class DeltaSink(LakeSink):
             self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._room(table)}")
 
     def _properties(self, columns: Mapping[str, DataType], *, widened: bool) -> dict[str, str]:
-        """Features are asked for when they are needed: a table that has them shuts older readers out."""
+        """Features are enabled only if they are needed, because older readers cannot read a table that has them."""
         found = {}
         if any(ODD & set(name) for name in columns):
             found["delta.columnMapping.mode"] = "name"

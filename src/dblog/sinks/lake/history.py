@@ -1,11 +1,12 @@
-"""Every state a row has had (SCD type 2): a row of the target is a version, valid from one moment up to another.
+"""The history of a table (SCD type 2): a row of the target is a version of a row, with the time from and to which it
+was valid.
 
-`valid_to` is null for the version that is valid now. A change closes it, at the time of its commit, and opens the next;
-a delete or a truncate only closes. `(_lsn, _seq)` is where a version began. Times never run backwards for a key, even
-where the clocks of two commits do.
+`valid_to` is null for the present version. A change closes it, at the time of its commit, and opens the next; a delete
+or a truncate only closes it. `(_lsn, _seq)` is the order of the change that opened a version. The times of a key never
+go back, even if the clocks of two commits do.
 
-A row of a dump says what is there, not since when. It opens a version, valid from the time it was written, where the
-target has none or another one, and does nothing where the target has the same.
+A dump row shows a row's state, but not since when. If the target has another version, or none, it opens a version that
+is valid from the time of writing. If the target has the same version, it does nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 COLUMNS = {"_lsn": "bigint", "_seq": "int", "valid_from": "timestamp", "valid_to": "timestamp"}
-"""What the target has besides the table's columns."""
+"""The target's columns beside the table's own."""
 
 Truncate = tuple[int, int, int]
-"""Where a table was emptied, and when, in microseconds."""
+"""A truncate: its `_lsn`, its `_seq`, and its time in microseconds since 1970."""
 
 
 def truncates_of(table: TableBatch, now: int) -> list[Truncate]:
-    """Where the batch empties the table, in order."""
+    """The batch's truncates of the table, in order."""
     if table.truncated is None or table.changes is None:
         return []
     at = f"coalesce(unix_micros(_committed_at), {now})"
@@ -45,9 +46,10 @@ def versions(
     truncates: Sequence[Truncate],
     now: int,
 ) -> DataFrame:
-    """What a batch comes to: the versions to open (`_close` is false) and the keys whose open version is to be closed.
+    """The versions that a batch opens (`_close` is false), and the keys whose open version it closes.
 
-    `target` is the table so far; `values` has the batch's columns in the types of the target; `now` is in microseconds.
+    `target` is the table before the batch. `values` has the batch's columns in the target's types. `now` is in
+    microseconds.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -81,7 +83,7 @@ def versions(
         (f.col(quoted(c)).eqNullSafe(f.col(f"_old.v{n}")) for n, c in enumerate(rest)),
         f.col("_old").isNotNull(),
     )
-    # After a truncate there is no version that a dump could find again.
+    # After a truncate there is no open version that a dump row could match.
     told = filled if truncates else filled.where(~((f.col("_op") == "read") & same))
     later = f.lead(f.struct(order.alias("order"), f.col("valid_from").alias("at"))).over(ordered)
     emptied = f.get(f.filter(ends, lambda end: end["order"] > order), f.lit(0))
@@ -115,7 +117,7 @@ def _literal(truncate: Truncate) -> Column:
 
 
 def _facts(table: TableBatch, columns: Sequence[str], values: Mapping[str, Column], now: int) -> DataFrame:
-    """All that the batch says of rows: the changes, and the rows of dumps."""
+    """All rows of the batch: the changes, and the rows of dumps."""
     from pyspark.sql import functions as f
 
     at = f.coalesce("_committed_at", f.timestamp_micros(f.lit(now)))
@@ -132,7 +134,7 @@ def _facts(table: TableBatch, columns: Sequence[str], values: Mapping[str, Colum
 
 
 def _carried(column: str, number: int, so_far: object) -> Column:
-    """A column's value, where the log has left it out that of the version before."""
+    """A column's value. If the log has left it out, the value of the version before."""
     from pyspark.sql import functions as f
 
     left_out = f.coalesce(f.array_contains("_unchanged", column), f.lit(False)) & ~f.col("_op").isin("create", "delete")

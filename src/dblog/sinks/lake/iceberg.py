@@ -1,4 +1,4 @@
-"""The sink `iceberg`: tables of Apache Iceberg, in a folder or in any catalog that Iceberg knows."""
+"""The sink `iceberg`: tables of Apache Iceberg, in a folder or in any catalog that Iceberg supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROPERTY = "spark.sql.iceberg.snapshot-property"
 
 
 class IcebergSink(LakeSink):
-    """Iceberg tables that follow the source's. The mark is in the snapshot's summary."""
+    """Writes Iceberg tables. The mark is in the snapshot's summary."""
 
     format = "iceberg"
     needed = CATALOG
@@ -34,9 +34,9 @@ class IcebergSink(LakeSink):
         options = dict(self.given["options"])
         if self.given["path"] is not None:
             options = {"type": "hadoop", "warehouse": Folder.of(self.given["path"], self.context).uri, **options}
-        if options:  # else the catalog is set up where Spark is
+        if options:  # otherwise Spark's own settings define the catalog
             settings[catalog] = CATALOG
-        # A catalog that remembers tables does not see the columns that another session has added.
+        # A catalog with a cache would not see columns that another session has added.
         options["cache-enabled"] = "false"
         return {**settings, **{f"{catalog}.{name}": value for name, value in options.items()}}
 

@@ -1,12 +1,12 @@
-"""What the sinks of a lake do with a batch.
+"""How the lake sinks write a batch.
 
-For each table one statement writes all that the batch has, in one commit of the lake. The commit carries a *mark*: the
-pipeline, the batch's id and the position at which it ends. A batch whose mark is there has been taken, and is left out
-when it comes again: that is what makes a log and a history exact, and keeps deleted rows from coming back. For the
-current state the position guard of the MERGE does the rest: it would not replace a row by an older one anyway.
+For each table one statement writes all rows of the batch, in one commit of the lake. The commit has a *mark*: the
+pipeline, the batch's id and the position at which it ends. A batch whose mark exists is skipped when it comes again. So
+every row of a log and a history is written exactly once, and deleted rows do not come back. In mode `current` the MERGE
+also compares the order of rows, and never replaces a row by an older one.
 
-A stream that begins anew counts its batches from the beginning, but not its positions. So a batch has been taken when
-neither is beyond the mark.
+A new stream numbers its batches from the beginning, while its positions go on. So a batch was already written if
+neither its id nor its position is greater than the mark's.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ LOG_COLUMNS = {
     "_unchanged": "array<string>",
 }
 OURS = {"current": current.COLUMNS, "history": history.COLUMNS, "log": LOG_COLUMNS}
-"""What the target has besides the table's columns, by mode."""
+"""The target's columns beside the table's own, by mode."""
 CONFLICTS = ("Concurrent", "CommitFailedException", "CommitStateUnknownException", "ValidationException")
-"""In the name of what a connector raises when somebody else has committed first."""
+"""Parts of the names of a connector's exceptions for a conflict with another writer."""
 
 
 class BatchMark(NamedTuple):
-    """The last batch that a table has of this pipeline."""
+    """The last batch of this pipeline in a table."""
 
     batch: int
     position: int
@@ -63,12 +63,12 @@ class BatchMark(NamedTuple):
 
 
 class LakeSink(Sink):
-    """Tables of a lake that follow those of the source."""
+    """Writes the source's tables to a lake."""
 
     format: ClassVar[str]
-    """As Spark calls it, and the sink's type."""
+    """The name of Spark's format, which is also the sink's type."""
     needed: ClassVar[str]
-    """A class of the connector."""
+    """A Java class of the connector, to check that Spark has it."""
 
     settings = (
         Setting("path", "the folder of the lake", text("a path or an address that Spark can write to"), default=None),
@@ -102,7 +102,7 @@ class LakeSink(Sink):
 
     def open(self, spark: SparkSession) -> None:
         check_loaded(spark, self.format, self.needed, package_of(self.format, self.given["package"]))
-        # Marks are settings of the session that writes. Tables are made and changed in another one, without.
+        # A mark is a setting of the session that writes. Another session, without it, creates and alters tables.
         self._spark, self._marked = spark.newSession(), spark.newSession()
 
     # -- what is different -----------------------------------------------------------------------------------------
@@ -113,18 +113,18 @@ class LakeSink(Sink):
 
     @abstractmethod
     def _mark(self, batch: Batch) -> Mapping[str, str]:
-        """The settings of Spark that have commits carry the mark of a batch."""
+        """The Spark settings that add a batch's mark to commits."""
 
     @abstractmethod
     def _last_mark(self, name: str) -> BatchMark | None:
         """The mark of the last commit of this pipeline to a table."""
 
     def _properties(self, columns: Mapping[str, DataType], *, widened: bool) -> dict[str, str]:
-        """Properties that a table needs to have such columns, or columns of which the type has changed."""
+        """The properties that a table needs for these columns, or (`widened`) for columns whose type changes."""
         return {}
 
     def _make_room(self, table: TableName) -> None:
-        """Make what a new table is in."""
+        """Create the schema or folder of a new table."""
         return
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class LakeSink(Sink):
             self._marks[name] = mark
 
     def _bring(self, name: str, table: TableBatch, fit: Fit) -> None:
-        """Write what a batch has for a table."""
+        """Write the batch's rows of a table."""
         values = self._values(name, table, fit)
         columns = list(values)
         match self.given["mode"]:
@@ -159,7 +159,7 @@ class LakeSink(Sink):
                 emptied = history.truncates_of(table, now)
                 frame = everything(table)
                 rows = history.versions(table, frame.sparkSession.table(name), columns, values, emptied, now)
-                # Spark gets lost in a MERGE whose source reads its target; the executors keep the rows.
+                # Spark fails on a MERGE whose source reads its target, so the rows are cached on the executors.
                 rows = rows.localCheckpoint()
                 self._run(rows, lambda source: history.merge(name, source, table.schema.key, columns, emptied))
             case "log":
@@ -168,7 +168,7 @@ class LakeSink(Sink):
                 self._run(rows, lambda source: f"INSERT INTO {name} ({listed}) SELECT {listed} FROM {source}")
 
     def _run(self, rows: DataFrame, statement: Callable[[str], str]) -> None:
-        """Run a statement over rows, in the session whose commits carry the mark."""
+        """Run a statement on rows, in the session whose commits get the mark."""
         view = f"dblog_{uuid.uuid4().hex}"
         rows.createGlobalTempView(view)
         try:
@@ -177,7 +177,7 @@ class LakeSink(Sink):
             rows.sparkSession.catalog.dropGlobalTempView(view)
 
     def _values(self, name: str, table: TableBatch, fit: Fit) -> dict[str, Column]:
-        """The batch's columns in the types of the target, without those that are left out."""
+        """The batch's columns in the target's types, without those that are not written."""
         from pyspark.sql import functions as f
 
         target = {c.lower(): kind for c, kind in self._columns[name].items()}
@@ -185,7 +185,7 @@ class LakeSink(Sink):
 
     @contextmanager
     def _trying(self, name: str) -> Iterator[None]:
-        """Around writing to a table: whoever fails knows nothing of it any more."""
+        """Around writing to a table: on failure, drop the cached columns and mark of the table."""
         try:
             with reached(name):
                 yield
@@ -202,7 +202,7 @@ class LakeSink(Sink):
     # -- the target ------------------------------------------------------------------------------------------------
 
     def _fit(self, name: str, table: TableBatch) -> Fit:
-        """Make the target fit the batch's columns, as far as it may."""
+        """Fit the target to the batch's columns, as far as the settings allow."""
         source = {c: kind for c, kind in columns_of(everything(table).schema).items() if c in table.schema.names}
         ours = OURS[self.given["mode"]]
         found = self._columns.get(name) or self._found(name)
@@ -214,7 +214,7 @@ class LakeSink(Sink):
         if missing := sorted(set(ours) - set(found)):
             raise SinkError(
                 f"the table {name} is not of the mode {self.given['mode']!r}: it has no columns {missing}",
-                hint="write to another place, or set the mode with which the table was made",
+                hint="write to another folder or catalog, or set the mode with which the table was made",
             )
         fit = Fit(name, source, found, self.given["schema_changes"])
         if lost := sorted(fit.left_out & set(table.schema.key)):
@@ -231,7 +231,7 @@ class LakeSink(Sink):
         return fit
 
     def _found(self, name: str) -> dict[str, DataType] | None:
-        """The columns that a table has; None if there is no such table."""
+        """The columns of a table; None if it does not exist."""
         try:
             return columns_of(self._spark.table(name).schema)
         except AnalysisException as error:

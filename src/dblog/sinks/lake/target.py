@@ -1,7 +1,7 @@
-"""The columns of a table in the lake, and how they follow the source's.
+"""The columns of a table in the lake, and how they are fitted to the source's.
 
-A column fits when every value of the source's type is exactly a value of the target's. One that does not is made to fit
-(`evolve`), left out (`ignore`) or ends the pipeline (`fail`).
+A column fits if the target's type can hold every value of the source's type exactly. A column that does not fit is
+altered (`evolve`), left out (`ignore`) or ends the pipeline (`fail`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from dblog.errors import ConfigError, SinkError
 
 _WHOLE: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
-"""The decimal digits of whole numbers, the narrowest first."""
+"""The decimal digits of integer types, the narrowest first."""
 
 
 def quoted(name: str) -> str:
@@ -39,7 +39,7 @@ def columns_of(schema: StructType) -> dict[str, DataType]:
 
 
 def fits(kind: DataType, target: DataType) -> bool:
-    """Whether every value of a type is exactly one of the target's type."""
+    """Whether the target's type can hold every value of a type exactly."""
     if kind == target:
         return True
     if isinstance(kind, ArrayType) and isinstance(target, ArrayType):
@@ -58,7 +58,7 @@ def fits(kind: DataType, target: DataType) -> bool:
 
 
 def check_names(table: str, names: Sequence[str], ours: Sequence[str]) -> None:
-    """Columns of a lake differ in more than case, and some are ours."""
+    """Raise ConfigError if a name equals another one, or one of ours, without regard to case."""
     taken = {name.lower() for name in ours}
     for name in names:
         if name.lower() in taken:
@@ -70,13 +70,13 @@ def check_names(table: str, names: Sequence[str], ours: Sequence[str]) -> None:
 
 
 class Fit:
-    """What is to be done so that rows fit a table."""
+    """The changes after which rows fit a table."""
 
     def __init__(self, name: str, source: Mapping[str, DataType], target: Mapping[str, DataType], mode: str) -> None:
         names = {column.lower(): column for column in target}
         self.new = {c: kind for c, kind in source.items() if c.lower() not in names}
         self.wider: dict[str, DataType] = {}
-        """Columns of the target that are to get another type."""
+        """Columns of the target that get another type."""
         self.left_out: set[str] = set()
         wrong = {
             c: kind for c, kind in source.items() if c not in self.new and not fits(kind, target[names[c.lower()]])

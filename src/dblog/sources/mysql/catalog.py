@@ -1,4 +1,4 @@
-"""Table schemas from the catalog as it is now. The log describes its tables itself (`tablemap`), in equal terms."""
+"""Table schemas from the present catalog. They equal those that the log gives for the same table (`tablemap`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CANDIDATES = """
 select table_schema, table_name from information_schema.tables where table_type in ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 
-# Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
+# Each query is about one table and has no joins: otherwise MariaDB reads all tables of the server.
 _COLUMNS = """
 select column_name, is_nullable = 'YES', column_type, character_octet_length, character_set_name, collation_name
 from information_schema.columns where table_schema = %s and table_name = %s order by ordinal_position
@@ -30,12 +30,12 @@ _KEY = """
 select column_name from information_schema.statistics
 where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
 """
-# MariaDB keeps a hash for each unique key of long columns, in a column of its own.
+# MariaDB keeps a hash of each unique key on long columns, in a hidden column.
 _HASHES = """
 select max(nullable = 'YES') from information_schema.statistics
 where index_type = 'HASH' and table_schema = %s and table_name = %s group by index_name
 """
-# A name of MariaDB's may stand for a collation in several character sets.
+# On MariaDB one name can mean collations of several character sets.
 _COLLATIONS = {
     "MariaDB": (
         "select character_set_name, full_collation_name, id "
@@ -45,18 +45,18 @@ _COLLATIONS = {
 }
 
 _KNOWN: WeakKeyDictionary[Connection, dict[tuple[str, str], int]] = WeakKeyDictionary()
-"""The collations of the servers at the other ends."""
+"""The collations of each connection's server."""
 
 
 def candidates(connection: Connection) -> list[TableName]:
-    """Every table that a pattern may mean; the preflight says which of them cannot be captured."""
+    """Every table that a pattern can match. The preflight finds those that cannot be captured."""
     return [TableName(*row) for row in _rows(connection, _CANDIDATES, ()) if row[0].lower() not in SYSTEM]
 
 
 def read_types(
     connection: Connection, names: Collection[TableName], flavor: Flavor
 ) -> dict[TableName, dict[str, MyType]]:
-    """The columns of these tables in their order; tables that do not exist are absent."""
+    """The columns of the existing tables of these names, in their order."""
     found = {name: {c.name: c.type for c in _columns(connection, name, flavor)} for name in names}
     return {name: columns for name, columns in found.items() if columns}
 
@@ -70,7 +70,7 @@ def _columns(connection: Connection, table: TableName, flavor: Flavor) -> list[M
 
 
 def _collations(connection: Connection, flavor: Flavor) -> dict[tuple[str, str], int]:
-    """Their numbers, by character set and name."""
+    """The numbers of collations, by character set and name."""
     if connection not in _KNOWN:
         rows = _rows(connection, _COLLATIONS[flavor.name], ())
         _KNOWN[connection] = {(charset, name): int(number) for charset, name, number in rows}
@@ -80,7 +80,7 @@ def _collations(connection: Connection, flavor: Flavor) -> dict[tuple[str, str],
 def read_tables(
     connection: Connection, names: Collection[TableName], flavor: Flavor, options: TypeOptions
 ) -> dict[TableName, TableSchema]:
-    """The tables of these names as the catalog describes them now; those that do not exist are absent."""
+    """The schemas of the existing tables of these names, from the present catalog."""
     return {
         table: TableSchema(
             table,
@@ -92,20 +92,20 @@ def read_tables(
 
 
 def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableMap | None:
-    """The table as the log would describe it now; None when there is none."""
+    """The table map that the log would have now; None if the table does not exist."""
     columns = _columns(connection, table, flavor)
-    for (nullable,) in _rows(connection, _HASHES, table):  # they come last
+    for (nullable,) in _rows(connection, _HASHES, table):  # hidden columns come last
         columns.append(MappedColumn(_hidden_name(columns), MyType(Code.bigint, unsigned=True), bool(nullable)))
     return TableMap(0, table, tuple(columns), read_key(connection, table)) if columns else None
 
 
 def read_key(connection: Connection, table: TableName) -> tuple[str, ...]:
-    """The columns of the primary key, in its order; none when there is no such key or table."""
+    """The columns of the primary key, in its order; empty without a key or table."""
     return tuple(column for (column,) in _rows(connection, _KEY, table))
 
 
 def _hidden_name(columns: Collection[MappedColumn]) -> str:
-    """A name as the server gives it, which no column has."""
+    """A name for a hidden column, like the server's, that no other column has."""
     taken = {column.name for column in columns}
     return next(name for name in (f"DB_ROW_HASH_{n}" for n in count(1)) if name not in taken)
 

@@ -1,8 +1,8 @@
 """Text in every character set of the servers, to UTF-8.
 
-A row arrives in UTF-8, converted by the server; the log has the bytes as they are stored. What the server makes of them
-is what must be made here, so where a Python codec differs from the server, the difference is spelled out. A byte that
-stands for no character is a question mark, as the server shows it.
+The server converts the rows of a dump to UTF-8; the log has the stored bytes. Both must give the same text, so
+differences between a Python codec and the server are listed here. A byte without a character becomes a question mark,
+as on the server.
 """
 
 # ruff: noqa: RUF001 (tables of characters that look like others)
@@ -29,17 +29,17 @@ class Charset:
 
     name: str
     codec: str
-    """Python's nearest."""
+    """The nearest Python codec."""
     width: int = 1
-    """Bytes of the widest character: CHAR(n) may have n times as many."""
+    """Bytes of the widest character. CHAR(n) may have n times as many."""
     differs: dict[int, str] = field(default_factory=dict, compare=False)
-    """Characters that the codec does not have so, by their code."""
+    """Characters that differ from the codec's, by their code."""
     ascii: bool = True
-    """Bytes below 128 are ASCII, unless within a wider character."""
+    """Whether bytes below 128, outside of wider characters, are ASCII."""
     lead: dict[range, int] = field(default_factory=dict, compare=False)
-    """Bytes that begin a wider character, with its width."""
+    """The first bytes of wider characters, and their widths."""
     wider: range = range(0)
-    """A second byte that doubles it."""
+    """Second bytes that double the width."""
 
     def decode(self, value: bytes) -> str:
         if self.width == 1:

@@ -1,7 +1,7 @@
-"""Chunk reads: where a table is cut, and the rows between two cuts, over the binary protocol.
+"""Chunk reads over the binary protocol: the keys at which a table is cut, and the rows between two of them.
 
-Keys travel as texts that the server reads as the same value, so that only the server, with the column's own collation,
-ever compares two of them. A comparison of rows `(a, b) > (x, y)` would not use the index; written out it does.
+Keys are texts that the server reads back as the same value. So only the server compares keys, with the column's own
+collation. The server uses no index for `(a, b) > (x, y)`, so such comparisons are written out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dblog.sources.mysql.results import decode_packets
 
 BATCH_BYTES = 2 << 20
 LEAST_BYTES = 1 << 20
-"""Rows are decoded in portions of at least this size, however slowly they come: each has a price of its own."""
+"""Bytes of rows that are decoded at once, at least: every call has a fixed cost."""
 GATHER_SECONDS = 0.02
-"""How long such a portion is waited for before somebody looks whether these were the last rows."""
+"""How long to wait for `LEAST_BYTES`, in seconds, before checking whether the rows have ended."""
 KEYS_PER_QUERY = 1000
 READ_SECONDS = 3600.0
-"""How long a select may be silent."""
+"""How long a select may send nothing, in seconds."""
 
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 
@@ -40,7 +40,7 @@ where table_schema = %s and table_name = %s
 
 
 def primary_key(connection: Connection, table: TableName) -> str:
-    """What the table's primary key consists of. Collations count, because they order."""
+    """A text that identifies the primary key: its columns, types and collations, which define the order."""
     key = read_key(connection, table)
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS, tuple(table))
@@ -58,7 +58,8 @@ def last_key(connection: Connection, schema: TableSchema) -> Key | None:
 
 
 def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]:
-    """Every `rows`-th key of the extent, at most `count`; ends with the extent's upper bound if that is near."""
+    """Every `rows`-th key of the extent, at most `count`. The last is the extent's upper bound if the extent ends
+    there."""
     assert extent.upto is not None
     found: list[Key] = []
     while len(found) < count and extent.upto not in found:
@@ -69,7 +70,7 @@ def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int,
 
 
 def select(connection: Connection, schema: TableSchema, extent: Extent, take: Callable[[pa.RecordBatch], None]) -> None:
-    """Hand the rows of the extent to `take`, batch by batch, as they arrive."""
+    """Pass the rows of the extent to `take`, batch by batch, as they arrive."""
     names = ", ".join(map(identifier, schema.names))
     query = f"select {names} from {identifier(*schema.table)} where {_within(schema, extent)} order by {_key(schema)}"
     connection._execute_command(_PREPARE, query)
@@ -78,7 +79,7 @@ def select(connection: Connection, schema: TableSchema, extent: Extent, take: Ca
         connection._read_packet()
     connection._execute_command(_EXECUTE, pack("<IBI", statement, 0, 1))
     receiver = Receiver(connection._sock, 1)
-    head = columns + 2  # the number of columns, their descriptions, and the end of them
+    head = columns + 2  # the packets of the number of columns, their definitions, and the end of these
     while True:
         if not receiver.receive(READ_SECONDS, BATCH_BYTES):
             raise ServerError(2013, f"the server was silent for {READ_SECONDS:.0f} s")
@@ -122,7 +123,7 @@ def _error(packets: Packets, number: int) -> ServerError:
 
 
 def missing(connection: Connection, schema: TableSchema, keys: Sequence[Key]) -> list[Key]:
-    """Those of the keys that no row has. The server compares, so another spelling of a key may well have one."""
+    """The keys that no row has. The server compares them, so another spelling of an existing key is found."""
     found: list[Key] = []
     with connection.cursor() as cursor:
         for key in keys:
@@ -134,13 +135,13 @@ def missing(connection: Connection, schema: TableSchema, keys: Sequence[Key]) ->
 
 
 def explain(connection: Connection, table: TableName, where: str) -> None:
-    """Have the server plan a select under the condition, and not run it."""
+    """Let the server plan a select with the condition, without running it."""
     with connection.cursor() as cursor:
         cursor.execute(f"explain select 1 from {identifier(*table)} where ({where})")
 
 
 def estimate(connection: Connection, table: TableName) -> int | None:
-    """What the storage engine guesses."""
+    """The storage engine's estimate of the number of rows."""
     with connection.cursor() as cursor:
         cursor.execute(
             "select table_rows from information_schema.tables where table_schema = %s and table_name = %s", tuple(table)
@@ -162,7 +163,7 @@ def _key(schema: TableSchema) -> str:
 
 
 _NUMBERED = ("enum", "set", "bit")
-"""Types that are ordered as numbers, whatever they look like."""
+"""Types that the server orders by their numbers, not by their texts."""
 
 
 _NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "year")
@@ -173,7 +174,7 @@ def _as_text(column: object) -> str:
     name = identifier(column.name)
     if column.codec in _NUMBERED:
         return f"cast({name} + 0 as char)"
-    if column.codec == "float":  # whose own text is shorter than its value
+    if column.codec == "float":  # its text has fewer digits than its value
         return f"cast({name} + 0e0 as char)"
     if pa.types.is_binary(column.arrow):
         return f"hex({name})"
@@ -181,15 +182,15 @@ def _as_text(column: object) -> str:
 
 
 def _literal(column: object, text: str) -> str:
-    """A value of the column, for a comparison with it."""
+    """A value of the column as a literal, for a comparison with the column."""
     assert isinstance(column, MyColumn)
     if column.codec in _NUMBERED or column.codec in _NUMBERS:
         if not re.fullmatch(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", text):
             raise TableUnreadable(f"{text!r} is no value of column {column.name!r} ({column.type})")
-        return text.strip()  # as a text it would be compared as a floating-point number, which rounds
+        return text.strip()  # the server compares texts with numbers as floats, which are rounded
     if pa.types.is_binary(column.arrow):
         return f"x'{bytes.fromhex(text).hex()}'"
-    # In digits nothing can be taken for something else.
+    # Hexadecimal digits need no escapes.
     return f"_utf8mb4 x'{text.encode().hex()}'" if text else "''"
 
 
@@ -217,7 +218,7 @@ def _equal(schema: TableSchema, key: Key) -> str:
 
 
 def _beyond(schema: TableSchema, key: Key, sign: str, *, inclusive: bool = False) -> str:
-    """`(a, b) > (x, y)` as `a >= x and (a > x or (a = x and (b > y)))`, for which the index is used."""
+    """`(a, b) > (x, y)` as `a >= x and (a > x or (a = x and (b > y)))`, which uses the index."""
     columns = [schema.column(name) for name in schema.key]
     values = [_literal(c, t) for c, t in zip(columns, key, strict=True)]
     names = [_name(c) for c in columns]

@@ -1,7 +1,7 @@
 """The types of MySQL and MariaDB as Arrow arrays: one codec per type, the same value from the log and from a dump.
 
-The log carries values as they are stored, a dump as the binary protocol has them: integers and floats alike, dates in
-parts, DECIMAL, labels and text as UTF-8 text. So every type has two kernels, which must agree.
+The log has values as they are stored. A dump has them as in the binary protocol: integers and floats as in the log,
+dates in parts, and DECIMAL, labels and text as UTF-8 text. So every type has two kernels, which must agree.
 
 The mapping, chosen so that no value changes and Spark (which has no unsigned numbers) knows every type:
 
@@ -16,8 +16,8 @@ The mapping, chosen so that no value changes and Spark (which has no unsigned nu
     enum, set                             string: the label, the labels with commas
     json, uuid, inet4, inet6              string                     geometry                 binary (WKB)
 
-A geometry with a reference system (SRID) is EWKB, which has it within; without one that is plain WKB. BOOLEAN is a
-tinyint in the log. The zero date is described in `temporal`; a year 0000 is 0; an ENUM's invalid value is ''.
+A geometry with a reference system (SRID) is EWKB, which contains the SRID; without one it is plain WKB. BOOLEAN is a
+tinyint in the log. The zero date is described in `temporal`; the year 0000 is 0; an ENUM's invalid value is ''.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def table_schema(
 ) -> TableSchema:
     """The schema of a table as the log describes it. Raises PreconditionFailed when it has no primary key.
 
-    `catalog` has the columns' types as the catalog has them now, by name: of a column that the log shows as BINARY(16)
-    only the catalog knows that it is a UUID. Columns that nobody but the server sees are left out.
+    `catalog` has the present types of the columns, by name: the log shows a UUID as BINARY(16), and only the catalog
+    has its type. Hidden columns of the server are left out.
     """
     if not mapped.key:
         raise PreconditionFailed(
@@ -151,7 +151,7 @@ def table_schema(
 
 
 def decode(schema: TableSchema, cells: Sequence[Cells], *, log: bool) -> list[pa.Array]:
-    """The table's columns from their cells, of the log or of rows. Raises DecodeError."""
+    """The table's columns from their cells, in the form of the log or of a dump's rows. Raises DecodeError."""
     arrays = []
     for column, values in zip(schema.columns, cells, strict=True):
         assert isinstance(column, MyColumn)

@@ -1,4 +1,4 @@
-"""A column's type as the log has it, and as the kernels that read its values need it."""
+"""A column's type in the log, in the form that the kernels need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dblog.sources.columns import Cells
 
 
 class Code(IntEnum):
-    """Types by their number in a table map. ENUM and SET are there as STRING, with their own number beside it."""
+    """Types by their number in a table map. ENUM and SET have the number of STRING, and their own as a parameter."""
 
     tinyint = 1
     smallint = 2
@@ -43,15 +43,15 @@ class Code(IntEnum):
 
 
 INTEGERS = {Code.tinyint: 1, Code.smallint: 2, Code.mediumint: 3, Code.int: 4, Code.bigint: 8}
-"""Widths in bytes."""
+"""Integer types and their widths in bytes."""
 SIGNED = {*INTEGERS, Code.float, Code.double, Code.decimal}
 BINARY = 63
-"""The collation of bytes that are no text."""
+"""The collation of binary columns."""
 
 
 @dataclass(frozen=True)
 class TypeOptions:
-    """How the types that do not always fit Arrow are delivered."""
+    """How types are delivered whose values do not always fit an Arrow type."""
 
     decimals: Literal["decimal", "string"] = "decimal"
     dates: Literal["date", "string"] = "date"
@@ -59,7 +59,7 @@ class TypeOptions:
 
 @dataclass(frozen=True)
 class MyType:
-    """What a table map says of a column's type."""
+    """A column's type in a table map."""
 
     code: int
     size: int = 0
@@ -69,13 +69,13 @@ class MyType:
     unsigned: bool = False
     collation: int = BINARY
     labels: tuple[str, ...] = ()
-    """Of an ENUM or SET."""
+    """The labels of an ENUM or SET."""
     geometry: int = 0
     dimensions: int = 0
     compressed: bool = False
-    """A MariaDB column of which each value is compressed by itself."""
+    """Whether it is a MariaDB column whose values are each compressed."""
     special: str | None = None
-    """`uuid`, `inet4` or `inet6`: the log shows it as BINARY(n), the catalog told us."""
+    """`uuid`, `inet4` or `inet6`, from the catalog. The log shows these types as BINARY(n)."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ Kernel = Callable[[Cells, MyColumn], pa.Array]
 
 @dataclass(frozen=True)
 class Codec:
-    """One type: how its values are read from the log and from the rows of a prepared statement."""
+    """One type: how its values are decoded from the log, and from the rows of a prepared statement."""
 
     name: str
     from_log: Kernel
     from_row: Kernel
     row_width: int = 0
-    """Bytes of a value in a row; `LENGTH`, or `SHORT` for the structs of dates, when a length is in front of it."""
+    """Bytes of a value in a row. `LENGTH`, or `SHORT` for dates, if the value has a length before it."""
 
 
 LENGTH, SHORT = 0, -1
@@ -107,17 +107,17 @@ _PARTIAL_GROUP = (0, 1, 1, 2, 2, 3, 3, 4, 4)
 
 
 def decimal_groups(digits: int) -> tuple[int, int]:
-    """How many whole groups of nine digits, in four bytes each, and how many digits are left over."""
+    """The number of groups of nine digits (four bytes each), and the number of remaining digits."""
     return divmod(digits, 9)
 
 
 def group_bytes(digits: int) -> int:
-    """Bytes of a group of fewer than nine digits."""
+    """The size of a group of fewer than nine digits, in bytes."""
     return _PARTIAL_GROUP[digits]
 
 
 def log_width(kind: MyType) -> int:
-    """Bytes of a value in the log; when negative, of the length in front of it."""
+    """Bytes of a value in the log. If negative: bytes of the length before the value."""
     match kind.code:
         case Code.date:
             return 3

@@ -1,7 +1,7 @@
-"""Compressed events of both servers: what they hold takes their place.
+"""Decompression: compressed events of both servers are replaced by their contents.
 
-MariaDB compresses the text of statements and the rows of row events one by one; MySQL puts all events of a transaction
-but the first into one.
+MariaDB compresses the text of each statement and the rows of each row event. MySQL compresses all events of a
+transaction, except the first, into one event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dblog.sources.columns import Raw
 from dblog.sources.mysql.events import ARRAYS, HEADER, ROWS_COMPRESSED, Events, Type, packed, unknown
 
 PART_BYTES = 8 << 20
-"""A transaction that is larger than this is decompressed in parts."""
+"""Bytes of a transaction above which it is decompressed in parts."""
 
 _COMPRESSED = np.zeros(256, np.bool_)
 _COMPRESSED[[Type.payload, Type.query_compressed, *ROWS_COMPRESSED]] = True
@@ -29,7 +29,7 @@ _UPDATES, _SECOND_VERSION = {167, 170}, {169, 170, 171}
 
 
 def inflated(events: Events) -> Events:
-    """The events, with what compressed ones hold in their place; of a large transaction only `_parts` knows."""
+    """The events, with compressed ones replaced by their contents. Large transactions are left to `parts`."""
     compressed = np.flatnonzero(_COMPRESSED[events.kind])
     if not compressed.size:
         return events
@@ -61,7 +61,8 @@ def inflated(events: Events) -> Events:
 
 
 def _plain(body: bytes, head: int) -> bytes:
-    """MariaDB's compression of all that follows `head`: its kind and the length of a length, that length, and zlib."""
+    """The body with the part after `head` decompressed. MariaDB writes the kind and the size of the length, the length,
+    then zlib."""
     kind = body[head]
     if kind & 0x70:
         raise DecodeError(f"the log is compressed in a way that is not known: {kind:#x}")
@@ -87,12 +88,12 @@ def _rows_head(kind: int, body: bytes) -> int:
 
 
 def is_large(body: bytes) -> bool:
-    """Whether a compressed transaction is to be read in parts."""
+    """Whether a compressed transaction is read in parts."""
     return _payload_head(body)[1] > PART_BYTES
 
 
 def _payload_head(body: bytes) -> tuple[int, int, int]:
-    """How a compressed transaction is compressed, its size without compression, and where its content begins."""
+    """The kind of compression of a transaction, its uncompressed size, and the start of its content."""
     at, kind, size = 0, 0, 0
     while True:
         field, at = packed(body, at)
@@ -107,7 +108,7 @@ def _payload_head(body: bytes) -> tuple[int, int, int]:
 
 
 def _payload(body: bytes) -> Iterator[bytes]:
-    """The content of a compressed transaction, in parts of some size."""
+    """The decompressed content of a transaction, in parts."""
     kind, size, at = _payload_head(body)
     if kind == _UNCOMPRESSED:
         yield body[at:]
@@ -127,7 +128,7 @@ def _payload(body: bytes) -> Iterator[bytes]:
 
 
 def _cut(held: bytes) -> list[int]:
-    """Where the events lie in the content of a transaction, and where the last complete one ends."""
+    """The start of each event in the content of a transaction, and the end of the last complete one."""
     bounds = [0]
     at = 0
     while at + HEADER <= len(held):
@@ -142,7 +143,8 @@ def _cut(held: bytes) -> list[int]:
 
 
 def _inner(event: Events, held: bytes, at: int) -> Events:
-    """The events of a compressed transaction, whose content begins at `at`. All have its position; none a checksum."""
+    """The events in the content of a compressed transaction, which begins at `at`. They have its position and no
+    checksums."""
     bounds = np.array(_cut(held), np.int64)
     count = len(bounds) - 1
     if bounds[-1] != len(held) or not count:

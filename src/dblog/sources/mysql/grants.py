@@ -1,4 +1,4 @@
-"""Accounts and what they may do, as `SHOW GRANTS` tells it."""
+"""Accounts and their privileges, from `SHOW GRANTS`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dblog.databases.mysql.connect import identifier
 
 @dataclass(frozen=True)
 class User:
-    """An account as grants name it."""
+    """An account as in GRANT statements."""
 
     name: str
     host: str
 
     @classmethod
     def read(cls, text: str) -> User:
-        """From the server's `current_user()`."""
+        """Read the server's `current_user()`."""
         name, _, host = text.rpartition("@")
         return cls(name, host)
 
@@ -32,7 +32,7 @@ class User:
 
 
 class Grants:
-    """What `SHOW GRANTS` tells of a user and of the roles that are active."""
+    """The privileges of a user and of the active roles."""
 
     def __init__(self, lines: Collection[str]) -> None:
         self._rights: list[tuple[str, str, set[str]]] = []

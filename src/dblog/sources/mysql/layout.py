@@ -1,4 +1,4 @@
-"""How the images of a table's rows lie in the log."""
+"""The layout of a table's row images in the log."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dblog.sources.mysql.tablemap import TableMap
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table's images lie in the log: all columns, and which of them make the schema's."""
+    """The layout of a table's row images: all columns, and which of them are in the schema."""
 
     schema: TableSchema
     widths: tuple[int, ...]
     nullable: tuple[bool, ...]
     kept: tuple[int, ...]
     documents: tuple[int, ...]
-    """The columns that are documents of MySQL's JSON."""
+    """The columns of MySQL's type JSON."""
 
     @classmethod
     def of(cls, mapped: TableMap, schema: TableSchema) -> Layout:
-        """`schema` is that of the table map; it may leave out columns."""
+        """The layout for a table map. `schema` is made from it and may leave out columns."""
         names = [column.name for column in mapped.columns]
         kept = tuple(names.index(name) for name in schema.names if name in names)
         if len(kept) != len(schema.names):
@@ -42,12 +42,12 @@ class Layout:
 
     @cached_property
     def bitmap(self) -> int:
-        """Bytes of a bitmap of all columns."""
+        """The size of a bitmap of all columns, in bytes."""
         return (len(self.widths) + 7) // 8
 
     @cached_property
     def strides(self) -> tuple[Stride, ...]:
-        """The way through an image, from one length to the next."""
+        """The steps through an image, each up to the next value with a length."""
         strides = []
         fixed, nulls = 0, np.zeros((self.bitmap, 256), np.int64)
         for column, (width, nullable) in enumerate(zip(self.widths, self.nullable, strict=True)):
@@ -64,14 +64,14 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Stride:
-    """Columns of fixed width, then a length of `prefix` bytes with its value (none at the end of the image)."""
+    """Columns of fixed width, then a value with a length of `prefix` bytes (0 at the end of the image)."""
 
     fixed: int
     nulls: tuple[tuple[int, Ints], ...]
-    """By byte of the bitmap: how many bytes its nulls are short of `fixed`."""
+    """For bytes of the bitmap: a table of how many of the `fixed` bytes are missing because of nulls."""
     prefix: int
     bit: tuple[int, int] | None
-    """Byte and bit of the value in the bitmap of nulls; None when it cannot be null."""
+    """Byte and bit of the value in the bitmap of nulls; None if it cannot be null."""
 
 
 def _used(nulls: Ints) -> tuple[tuple[int, Ints], ...]:

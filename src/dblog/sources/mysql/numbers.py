@@ -1,5 +1,5 @@
-"""Numbers, from the log and from rows. Both have integers and floats as little-endian bytes; a row has DECIMAL as text,
-the log as groups of nine digits in four bytes each, the first and last with fewer."""
+"""Numbers, from the log and from a dump's rows. Both have integers and floats as little-endian bytes. A row has DECIMAL
+as text; the log has it as groups of nine digits in four bytes each; the first and the last group may be shorter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dblog.sources.mysql.column_types import INTEGERS, Code, MyColumn, decimal_g
 
 
 def integer(cells: Cells, column: MyColumn) -> pa.Array:
-    """In as many bytes as the type has."""
+    """Integers in the log: as many bytes as the type has."""
     return _integer(cells, column, INTEGERS[Code(column.kind.code)])
 
 
 def integer_row(cells: Cells, column: MyColumn) -> pa.Array:
-    """A row has four bytes for a MEDIUMINT."""
+    """Integers in a row, which has four bytes for a MEDIUMINT."""
     width = INTEGERS[Code(column.kind.code)]
     return _integer(cells, column, 4 if width == 3 else width)
 
@@ -28,7 +28,7 @@ def integer_row(cells: Cells, column: MyColumn) -> pa.Array:
 def _integer(cells: Cells, column: MyColumn, width: int) -> pa.Array:
     word: Any = cells.raw.le64(cells.start)
     if width < 8:
-        # The value to the top of the word and down again, with its sign or without.
+        # Shift the value to the top of the word and back, with or without its sign.
         word <<= np.uint64(64 - 8 * width)
         word = word >> np.uint64(64 - 8 * width) if column.kind.unsigned else word.view(np.int64) >> 64 - 8 * width
     elif column.kind.unsigned:
@@ -37,7 +37,7 @@ def _integer(cells: Cells, column: MyColumn, width: int) -> pa.Array:
 
 
 def wide(values: Words, cells: Cells, column: MyColumn) -> pa.Array:
-    """Unsigned 64-bit numbers as decimals, which are 128 bits."""
+    """Unsigned 64-bit numbers as 128-bit decimals."""
     words = np.zeros((len(cells), 2), np.uint64)
     words[:, 0] = values
     return columns.fixed(column.arrow, words, cells.valid)
@@ -49,7 +49,7 @@ def floating(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def bits(cells: Cells, column: MyColumn) -> pa.Array:
-    """Big-endian, in as few bytes as the bits fit."""
+    """BIT values: big-endian, in as few bytes as possible."""
     value = cells.raw.be64(cells.start) >> np.uint64(64 - 8 * ((column.kind.size + 7) // 8))
     if column.kind.size == 64:
         return wide(value, cells, column)
@@ -61,7 +61,7 @@ def year_row(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def decimal_row(cells: Cells, column: MyColumn) -> pa.Array:
-    """As text, with all digits of the scale."""
+    """DECIMAL in a row: text with all digits of the scale."""
     digits, scale = column.kind.size, column.kind.scale
     if column.arrow == pa.string() or digits > 18 or not 0 < scale <= 8:
         return columns.strings(cells).cast(column.arrow)
@@ -75,7 +75,7 @@ def decimal_row(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def _narrow(value: Ints, minus: Mask, cells: Cells, column: MyColumn) -> pa.Array:
-    """Numbers of up to 18 digits as decimals, which are 128 bits."""
+    """Numbers of up to 18 digits as 128-bit decimals."""
     np.negative(value, out=value, where=minus)
     words = np.empty((len(cells), 2), np.int64)
     words[:, 0] = value
@@ -95,9 +95,10 @@ def decimal_log(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def _groups(cells: Cells, before: int, after: int) -> tuple[list[tuple[Ints, int]], Mask]:
-    """The groups from the first on, each with its number of digits, and which values are negative.
+    """The groups in order, each with its number of digits, and which values are negative.
 
-    The highest bit of the first byte is set in values that are not negative; of the others all bits are turned."""
+    The highest bit of the first byte is set for values that are not negative; all bits of negative values are
+    inverted."""
     (whole, left), (whole_after, left_after) = decimal_groups(before), decimal_groups(after)
     counts = [left] * (left > 0) + [9] * (whole + whole_after) + [left_after] * (left_after > 0)
     minus = (cells.raw.data[cells.start] & 0x80 == 0) & (cells.length >= 0)
@@ -115,7 +116,8 @@ def _groups(cells: Cells, before: int, after: int) -> tuple[list[tuple[Ints, int
 
 
 def _printed(cells: Cells, groups: list[tuple[Ints, int]], minus: Mask, scale: int) -> pa.Array:
-    """As MySQL prints it: no leading zeros but one, and all digits of the scale."""
+    """The text as MySQL prints it: at least one digit before the point, no other leading zeros, all digits of the
+    scale."""
     digits = np.concatenate(
         [np.stack([value // 10 ** (count - 1 - n) % 10 for n in range(count)], axis=1) for value, count in groups],
         axis=1,
@@ -126,7 +128,8 @@ def _printed(cells: Cells, groups: list[tuple[Ints, int]], minus: Mask, scale: i
         [np.full((len(cells), 2), ord("0")), digits[:, :before] + ord("0"), *point, digits[:, before:] + ord("0")],
         axis=1,
     ).astype(np.uint8)
-    # The first digit that is not zero, or the last before the point; in front of it the sign.
+    # The text starts at the first digit that is not zero, or at the last one before the point. The sign comes before
+    # it.
     shown = np.concatenate([digits[:, :before] != 0, np.ones((len(cells), 1), np.bool_)], axis=1)
     leading = np.minimum(np.argmax(shown, axis=1), max(before - 1, 0)) if before else np.full(len(cells), -1)
     rows = np.arange(len(cells)) * text.shape[1]

@@ -1,8 +1,8 @@
-"""Updates that log only what has changed within a JSON document (`binlog_row_value_options` is PARTIAL_JSON).
+"""Partial updates of JSON documents (`binlog_row_value_options` is PARTIAL_JSON).
 
-The new row of such an update has options in front of it and, if these say so, a bit for each JSON column: the value is
-then a list of differences from the document of the old row. Here such an event becomes that of a plain update, one row
-after the other, with the new document as text.
+Before the new row of such an update there are options and, depending on them, a bit for each JSON column. If the bit is
+set, the value is a list of differences from the old row's document. This module turns such an event into a plain
+update, row by row, with the new document as text.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _UPDATE = 31
 _PARTIAL_JSON = 1
 _REPLACE, _INSERT, _REMOVE = range(3)
 _PREFIX = 4
-"""Bytes of the length of a document."""
+"""The size of a document's length, in bytes."""
 
 _LEG = re.compile(r'\.(?:"((?:[^"\\]|\\.)*)"|([^."[]+))|\[(?:(\d+)|last(?:-(\d+))?)\]', re.DOTALL)
 
 
 def completed(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) -> tuple[Raw, Ints, Ints, Bytes]:
-    """Row events as `find_changes` takes them, with plain updates in the place of partial ones."""
+    """Row events for `find_changes`, with partial updates replaced by plain ones."""
     partial = np.flatnonzero(kind == Type.partial_update)
     if not partial.size:
         return raw, start, end, kind
@@ -69,7 +69,7 @@ def _plain(layout: Layout, body: bytes) -> bytes:
 
 
 def _rows(layout: Layout, body: bytes, at: int) -> Iterator[bytes]:
-    """The images, old and new in turn."""
+    """The row images, old and new in turn."""
     while at < len(body):
         old, after = _values(layout, body, at)
         yield body[at:after]
@@ -89,7 +89,7 @@ def _rows(layout: Layout, body: bytes, at: int) -> Iterator[bytes]:
 
 
 def _values(layout: Layout, body: bytes, at: int) -> tuple[list[bytes], int]:
-    """The values of an image, each with its length, and nothing for a null; and where the image ends."""
+    """The values of an image, each with its length (empty for a null), and the end of the image."""
     nulls = int.from_bytes(body[at : at + layout.bitmap], "little")
     at += layout.bitmap
     values = []
@@ -105,7 +105,7 @@ def _values(layout: Layout, body: bytes, at: int) -> tuple[list[bytes], int]:
 
 
 def _complete(old: bytes, differences: bytes) -> bytes:
-    """The value of a document, from that of the old row and the differences."""
+    """The new value of a document, from the old row's value and the differences."""
     if not old or not differences:
         raise ValueError("it changes a document that is not there")
     document = bytes([TEXT]) + printed(changed(read(old[_PREFIX:]), differences[_PREFIX:])).encode()
@@ -113,7 +113,7 @@ def _complete(old: bytes, differences: bytes) -> bytes:
 
 
 def changed(document: Node, differences: bytes) -> Node:
-    """The document after the differences, each with an operation, a path and, unless it removes, a value."""
+    """The document after applying the differences. Each has an operation, a path and, unless it removes, a value."""
     at = 0
     while at < len(differences):
         operation = differences[at]
@@ -134,7 +134,7 @@ def _sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _legs(path: str) -> list[str | int]:
-    """The members and cells on a path; a cell that is counted from the last, -1, is negative."""
+    """The members and array cells of a path. A cell that is counted from the end is negative: -1 is the last."""
     legs: list[str | int] = []
     at = 1
     while at < len(path):
@@ -158,7 +158,7 @@ def _change(node: Node, operation: int, legs: Sequence[str | int], value: Node) 
     last = legs[-1]
     holder = _container(node, last)
     if operation == _REPLACE:
-        holder[last]  # which must be there
+        holder[last]  # raises if it does not exist
         holder[last] = value
     elif operation == _REMOVE:
         del holder[last]
@@ -175,7 +175,7 @@ def _change(node: Node, operation: int, legs: Sequence[str | int], value: Node) 
 
 
 def _container(node: Node, leg: str | int) -> Any:
-    """The object or array, as the leg needs it."""
+    """The node as the object or array that the leg needs. Raises ValueError if it is neither."""
     if not isinstance(node, dict if isinstance(leg, str) else list):
         raise ValueError(f"{leg!r} leads nowhere")
     return node

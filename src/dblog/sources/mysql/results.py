@@ -1,7 +1,7 @@
 """Rows of a prepared statement (binary protocol) to Arrow: what a dump reads.
 
-A row is a packet: a zero, a bitmap of nulls that begins at its third bit, then the values, each of a fixed width or
-with its length in front of it.
+A row is a packet: a zero, a bitmap of nulls that begins at its third bit, then the values, each of fixed width or with
+its length before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def decode_rows(packets: Sequence[bytes], schema: TableSchema) -> pa.RecordBatch
 
 
 def decode_packets(raw: Raw, start: Ints, end: Ints, schema: TableSchema) -> pa.RecordBatch:
-    """The table's columns from packets at `start` to `end`, all of the schema's columns selected by their names."""
+    """The table's columns from packets at `start` to `end`. The select must have named exactly the schema's columns."""
     if raw.data.size >= 2 * LIMIT:
         raise DecodeError(
             f"{raw.data.size} bytes of table {schema.table} in one batch", hint="decode fewer rows at once"
@@ -44,8 +44,8 @@ def decode_packets(raw: Raw, start: Ints, end: Ints, schema: TableSchema) -> pa.
 
 
 def _march(raw: Raw, at: Ints, schema: TableSchema) -> tuple[list[Cells], Ints]:
-    """Where each column of all rows lies, column by column, and where the rows end. Raises IndexError when that is
-    beyond everything."""
+    """The cells of each column of all rows, and the end of each row. Raises IndexError if an end is beyond the
+    buffer."""
     bitmap = (len(schema.columns) + 9) // 8
     nulls, at = Nulls(raw, at, bitmap), at + bitmap
     cells = []
@@ -69,7 +69,7 @@ def _march(raw: Raw, at: Ints, schema: TableSchema) -> tuple[list[Cells], Ints]:
 
 
 def _sized(raw: Raw, at: Ints) -> tuple[Ints, Ints]:
-    """Lengths in one byte or, after a byte that says how many, in two, three or eight."""
+    """Length-encoded integers: one byte, or a byte with the size and then two, three or eight bytes."""
     first = raw.data[at].astype(np.int64)
     if first.max(initial=0) < 251:
         return at + 1, first

@@ -1,12 +1,12 @@
-"""Row events of one table to a change batch.
+"""From row events of one table to a change batch.
 
-A row event is the number of the table's columns, a bitmap of those that are there (two for an update: the row before
-and the row after), then row images until the event ends. An image is a bitmap of nulls and the values, each of a fixed
-width or with its length in front of it; how many images there are is not said.
+A row event has the number of the table's columns, a bitmap of the present columns (two for an update: for the old and
+the new row), and then row images up to its end. An image is a bitmap of nulls, then the values, each of fixed width or
+with its length before it. The number of images is not in the event.
 
-So the images are found first (`find_changes`): one step gives the next image of every event at once, and the last few
-events, the long ones, are walked one by one. That also gives the number of changes of every event, which the ordinals
-of a transaction need. Then the images are marched through column by column (`table_batch`).
+So the images are found first (`find_changes`): one step finds the next image of all events at once; the last few, long
+events are walked one by one. This also counts the changes of each event, which the ordinals of a transaction need. Then
+the images are decoded column by column (`table_batch`).
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from dblog.sources.mysql.partial import completed
 
 _BLOCK = 49152
 _FEW = 40
-"""With fewer events than this, a walk in Python is faster than a step of arrays."""
+"""The number of events below which a loop in Python is faster than a step with arrays."""
 
 _NONE = -1
 _OP = np.full(256, _NONE, np.int8)
 _OP[[23, 30, 166, 169]] = Op.create
 _OP[[24, 31, 167, 170]] = Op.update
 _OP[[25, 32, 168, 171]] = Op.delete
-"""By type of event: those of MariaDB, of MySQL, and MariaDB's compressed ones once they are decompressed."""
+"""The operation by type of event: those of MariaDB and MySQL, and MariaDB's compressed ones after decompression."""
 _EXTRA = np.isin(np.arange(256), [30, 31, 32, 169, 170, 171])
-"""Those with a field of extra data in front."""
+"""The types of events that begin with a field of extra data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The changes of some row events, in order: where their images begin."""
+    """The changes of some row events, in order, with the starts of their images."""
 
     layout: Layout
     raw: Raw
     event: Ints
-    """The event that each is of."""
+    """The event of each change."""
     op: npt.NDArray[np.int8]
     at: Ints
-    """The row; after an update, the new one."""
+    """The start of the row's image; for an update, of the new row's."""
     was: Ints
-    """The row before an update; for others as `at`."""
+    """The start of the old row's image for an update; otherwise as `at`."""
     ordinal: Ints
-    """How many changes of its event precede each."""
+    """How many changes of the same event precede each change."""
     counts: Ints
     """The number of changes of each event."""
 
 
 def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) -> Changes:
-    """The changes of row events, without their headers and checksums, at `start` to `end`; `kind` is their type."""
+    """The changes of row events, whose bodies are at `start` to `end`; `kind` has their types."""
     raw, start, end, kind = completed(layout, raw, start, end, kind)
     op = _OP[kind]
     if np.any(op == _NONE):
@@ -95,7 +95,7 @@ def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) 
 def _heads(
     layout: Layout, raw: Raw, start: Ints, end: Ints, op: npt.NDArray[np.int8], extra: Mask
 ) -> tuple[Layout, Ints]:
-    """The layout of the columns that are there, and where the first image of each event begins."""
+    """The layout of the present columns, and the start of the first image of each event."""
     table, width = layout.schema.table, len(layout.widths)
     at = start + 8
     at = at + np.where(extra, raw.le32(at) & np.uint32(0xFFFF), 0)
@@ -128,7 +128,7 @@ def _heads(
 
 @lru_cache(maxsize=1000)
 def _only(layout: Layout, present: tuple[int, ...]) -> Layout:
-    """The layout of images that have only some of the columns."""
+    """The layout of images with only some of the columns."""
     return Layout(
         layout.schema,
         tuple(layout.widths[column] for column in present),
@@ -139,7 +139,7 @@ def _only(layout: Layout, present: tuple[int, ...]) -> Layout:
 
 
 def _images(layout: Layout, raw: Raw, at: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Where every image begins, event by event, and how many each event has."""
+    """The starts of all images, event by event, and the number of images of each event."""
     count = len(at)
     event = np.flatnonzero(at < end)
     at, end = at[event], end[event]
@@ -176,7 +176,7 @@ def _misfit(layout: Layout) -> DecodeError:
 
 
 def _next(layout: Layout, raw: Raw, at: Ints) -> Ints:
-    """Where the images that begin at `at` end. Raises IndexError when that is beyond everything."""
+    """The ends of the images that start at `at`. Raises IndexError if an end is beyond the buffer."""
     nulls = Nulls(raw, at, layout.bitmap)
     skip = layout.bitmap
     for stride in layout.strides:
@@ -203,7 +203,7 @@ def _length(raw: Raw, at: Ints, prefix: int) -> Ints:
 
 
 def _walk(layout: Layout, raw: Raw, at: int, end: int) -> list[int]:
-    """Where the images of one event begin."""
+    """The starts of the images of one event."""
     data = raw.data.data
     plans: dict[bytes, list[tuple[int, int]]] = {}
     found = []
@@ -224,7 +224,7 @@ def _walk(layout: Layout, raw: Raw, at: int, end: int) -> list[int]:
 
 
 def _plan(layout: Layout, nulls: bytes) -> list[tuple[int, int]]:
-    """How far to the next length, and how many bytes that has, for images with these nulls."""
+    """For images with these nulls: the bytes up to each length, and the size of that length."""
     plan = []
     fixed = 0
     for stride in layout.strides:
@@ -266,11 +266,11 @@ def table_batch(
     *,
     before: bool = False,
 ) -> tuple[pa.RecordBatch, Ints]:
-    """The batch of the changes, and the event that each of its rows is of.
+    """The change batch, and the event of each of its rows.
 
-    By event: the position and the id of its transaction, how many changes of the transaction (of all tables) precede
-    it, and when it was committed. A change has twice its ordinal in the transaction as `_seq`; an update that changes
-    the key becomes a delete and, one further, a create.
+    The arguments by event: position and id of its transaction, the number of changes of the transaction (of all tables)
+    before it, and the time of the commit. `_seq` is twice the ordinal of the change in its transaction. An update that
+    changes the key becomes a delete and a create, whose `_seq` is one greater.
     """
     cuts = range(0, max(len(changes.at), 1), _BLOCK)
     by_event = (lsn, preceding, txid, committed_at)
@@ -293,7 +293,7 @@ def _change_batch(
     moved[updated] = _key_differs(changes, was[updated], new, updated)
     _check_key(schema, new)
 
-    # From here on by row of the batch: `source` is its change, `gone` the deletes of old keys before their creates.
+    # From here on by row of the batch: `source` is the change of each row; `gone` marks deletes of old keys.
     row, op, event, ordinal = new, kind, changes.event[block], changes.ordinal[block]
     source: Any = slice(None)
     gone = np.flatnonzero(moved)
@@ -323,7 +323,7 @@ def _change_batch(
 
 
 def _key_differs(changes: Changes, was: Ints, new: Rows, updated: Ints) -> Mask:
-    """Which updates have another key than the row before them."""
+    """Which updates change the key."""
     schema, kept = changes.layout.schema, changes.layout.kept
     differs = np.zeros(len(was), np.bool_)
     if not len(was):

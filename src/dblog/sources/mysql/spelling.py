@@ -1,6 +1,6 @@
-"""A type in SQL, both ways: as `information_schema.columns.column_type` spells it, and read from there.
+"""Types in SQL: written like `information_schema.columns.column_type`, and read from it.
 
-The log and the catalog must give equal types for the same column. What the log does not tell is left out: the display
+The log and the catalog must give equal types for the same column. Details that the log lacks are left out: the display
 width of numbers (`int(11)` is `int`, so BOOLEAN is `tinyint`, `float(7,4)` is `float` and `year(4)` is `year`) and
 ZEROFILL. On MariaDB JSON is `longtext`, for its catalog as well, and `vector(n)` is `varbinary(4n)`.
 """
@@ -39,7 +39,7 @@ def spelled(kind: MyType, flavor: Flavor) -> str:
         case Code.string:
             name = f"binary({kind.size})" if binary else f"char({kind.size // width})"
         case Code.varchar:
-            size = kind.size - kind.compressed  # which adds a byte
+            size = kind.size - kind.compressed  # compression adds a byte
             name = f"varbinary({size})" if binary else f"varchar({size // width})"
         case Code.blob:
             name = _BLOBS[kind.size - 1] + ("blob" if binary else "text")
@@ -54,9 +54,9 @@ def spelled(kind: MyType, flavor: Flavor) -> str:
 
 
 def read_type(text: str, octets: int | None, collation: int | None, flavor: Flavor) -> MyType:
-    """The type that `column_type` spells, with `character_octet_length` and the number of the collation.
+    """The type of a `column_type`, with `character_octet_length` and the number of the collation.
 
-    Raises DecodeError when it is not known."""
+    Raises DecodeError for an unknown type."""
     plain = text.removesuffix(_COMPRESSED)
     compressed = plain != text
     name, arguments = re.match(r"(\w*)(?:\((.*)\))?", plain, re.DOTALL).groups()  # type: ignore[union-attr]

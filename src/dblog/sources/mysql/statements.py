@@ -1,9 +1,9 @@
-"""What a statement in the log means for the rows of the tables.
+"""The effect of statements in the log on the rows of tables.
 
-The log of a server in row format still has statements: those that define tables and users. Most say nothing about rows,
-and rows that follow say how they look. Some take all rows of a table away, or put others in their place, without a row
-in the log: a table that gets a name by a rename has other rows than the one that had it, whatever the names are. Any
-statement that changes single rows is an error, because which rows it changed is not said.
+In row format the log still has statements: those that define tables and users. Most have no effect on rows. Some remove
+all rows of a table, or replace them by others, without row events: after a rename, the table of a name has other rows
+than the one that had the name before. A statement that changes single rows is an error, because the log does not say
+which rows it changed.
 """
 
 from __future__ import annotations
@@ -19,48 +19,50 @@ from dblog.sources.mysql.xa import written
 
 @dataclass(frozen=True)
 class Definition:
-    """A table that a statement creates or changes, and what the statement says against following it."""
+    """A table that a statement creates or changes, and properties because of which it cannot be followed."""
 
     table: TableName
     cascades: bool = False
-    """A foreign key changes its rows."""
+    """Whether a foreign key changes its rows."""
     versioned: bool = False
-    """It becomes system-versioned."""
+    """Whether it becomes system-versioned."""
     engine: str | None = None
     """Its engine, if that has no transactions."""
     arrives: bool = False
-    """It is new under its name, and may be anything."""
+    """Whether it is new under its name, so that nothing is known about it."""
     mends: bool = False
-    """A foreign key of it is dropped, or it gets an engine: it may not have been fit to be followed before."""
+    """Whether one of its foreign keys is dropped or its engine changes. Before that it may have been unfit to be
+    followed."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What happens to the rows of whole tables."""
+    """The effect of a statement on transactions and on the rows of whole tables."""
 
     ends: bool = True
-    """It is a transaction of its own, unless it stands in one."""
+    """Whether it is a transaction by itself, if no transaction is open."""
     begins: bool = False
-    """A transaction of several statements begins with it."""
+    """Whether it begins a transaction of several statements."""
     closes: bool = False
-    """It ends the transaction that it stands in."""
+    """Whether it ends the open transaction."""
     undoes: bool = False
-    """It takes back what its transaction has done, or some of that."""
+    """Whether it rolls back the open transaction or a part of it."""
     xa: str | None = None
-    """The XA transaction, prepared before, that it commits or rolls back."""
+    """The prepared XA transaction that it commits or rolls back."""
     commits: bool = False
-    """It commits that transaction."""
+    """Whether it commits that XA transaction."""
     emptied: tuple[TableName, ...] = ()
-    """These have no rows after it, or other ones."""
+    """Tables that have no rows or other rows after it."""
     replaced: tuple[TableName, ...] = ()
-    """Those of them that have rows after it, which the log does not show."""
+    """The tables of `emptied` that have rows after it. The log does not show these rows."""
     dropped: str | None = None
-    """All tables of this database are emptied."""
+    """The database whose tables are all emptied."""
     defined: tuple[Definition, ...] = ()
-    """The tables that it creates, changes, or gives a name to."""
+    """The tables that it creates, changes or renames."""
 
     def lowered(self) -> Statement:
-        """As a server means it whose names have no capital letters: in the text of a statement they may have some."""
+        """The same with names in lower case, for a server that stores them so: the text of a statement may have
+        capitals."""
         return replace(
             self,
             emptied=tuple(map(_lowered, self.emptied)),
@@ -78,7 +80,7 @@ _CHANGES = re.compile("INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|DO|SELECT|WITH|VAL
 _BLANK = re.compile(r"(?:\s|/\*M?!\d*|/\*.*?\*/|--(?=\s).*?(?:\n|\Z)|#.*?(?:\n|\Z))*", re.DOTALL)
 _STRING = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\""
 _QUOTED = re.compile(rf"{_STRING}|`(?:[^`]|``)*`", re.DOTALL)
-# What stands in /*!50000 such a comment */ is executed, so only its ends are comments.
+# The content of /*!50000 such a comment */ is executed, so only its start and end are comments.
 _COMMENT = re.compile(rf"({_QUOTED.pattern})|/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|--(?=\s)[^\n]*|#[^\n]*", re.DOTALL)
 _NAME = r"(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|(?:[\w$]|[^\x00-\x7f])+)"
 _TABLE = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
@@ -90,7 +92,7 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 _TRUNCATE = _regex(rf"TRUNCATE (?:TABLE )?{_TABLE}")
-# The server writes this one itself, for a table in memory that is empty after a restart.
+# The server writes this statement itself, for a MEMORY table that is empty after a restart.
 _DELETE_ALL = _regex(rf"DELETE FROM {_TABLE}\s*\Z")
 _CREATE_TABLE = _regex(r"CREATE (?:OR REPLACE )?(?:TEMPORARY )?TABLE\b")
 _CREATE_NAMED = _regex(rf"CREATE (?P<again>OR REPLACE )?TABLE (?P<unless>IF NOT EXISTS )?{_TABLE}")
@@ -101,18 +103,18 @@ _RENAME = _regex(rf"{_TABLE} (?:(?:WAIT \d+|NOWAIT) )?TO {_TABLE}")
 _ALTER_TABLE = _regex(rf"ALTER (?:ONLINE )?(?P<ignore>IGNORE )?TABLE {_IF}{_TABLE}")
 _ALTER_RENAME = _regex(r"\bRENAME\b(?! (?:COLUMN|INDEX|KEY)\b)")
 _NEW_NAME = _regex(rf"\s*(?:(?:TO|AS) |=\s*)?{_TABLE}")
-# Rows go or come with a partition or a file; or with the history of a table, whose rows the log shows like others.
+# Clauses that remove or add rows: partitions, files, or the history of a table, whose rows are in the log like others.
 _ALTER_ROWS = _regex(
     r"\b(?:(?:TRUNCATE|DROP|EXCHANGE) PARTITION|CONVERT (?:PARTITION|TABLE)"
     r"|(?:DISCARD|IMPORT) (?:PARTITION|TABLESPACE)|DROP SYSTEM VERSIONING)\b"
 )
-# The other table of EXCHANGE PARTITION and of both forms of CONVERT, of which one takes it away.
+# The other table of EXCHANGE PARTITION and of both forms of CONVERT; one of them removes it.
 _OTHER_TABLE = _regex(r"\b(?:WITH|TO|(CONVERT)) TABLE\b")
 _CASCADE = _regex(r"\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
 _VERSIONED = _regex(r"\b(?:ADD|WITH) SYSTEM VERSIONING\b")
 _ENGINE = _regex(r"\bENGINE\b")
 _MENDS = _regex(r"\bDROP (?:FOREIGN KEY|CONSTRAINT)\b|\bENGINE\b")
-# By name: a column may be called engine, too.
+# Only known engines, because a column may also be called engine.
 _WITHOUT_TRANSACTIONS = _regex(
     r"\s*=?\s*['\"`]?(MyISAM|Aria|MEMORY|HEAP|CSV|ARCHIVE|BLACKHOLE|MERGE|MRG_MYISAM|FEDERATED|FEDERATEDX|CONNECT|SPIDER"
     r"|S3|COLUMNSTORE|MROONGA|SPHINX|OQGRAPH|EXAMPLE|NDB|NDBCLUSTER|TokuDB)\b"
@@ -123,7 +125,7 @@ _ROLLBACK_TO = _regex(r"ROLLBACK (?:WORK )?TO\b")
 
 
 def read_control(text: str) -> Statement | None:
-    """What a statement does to the transaction that it stands in; None for one that is about something else."""
+    """The effect of a statement that controls a transaction; None for any other statement."""
     text = text[_BLANK.match(text).end() :]  # type: ignore[union-attr]  # it matches always, if only nothing
     word = re.match(r"\w*", text)[0].upper()  # type: ignore[index]
     if word == "XA":
@@ -137,14 +139,14 @@ def read_control(text: str) -> Statement | None:
 
 
 def read_statement(text: str, schema: str) -> Statement:
-    """The effect of a statement that was run with `schema` as the default. Raises DecodeError for one that changes
-    rows, and for one that is not known."""
+    """The effect of a statement that was run with `schema` as the default. Raises DecodeError for a statement that
+    changes rows or is not known."""
     if control := read_control(text):
         return control
-    # A name in quotes needs no space around it.
+    # Add spaces around quoted names, which need none.
     text = _COMMENT.sub(lambda found: f" {found[1]} " if found[1] else " " * len(found[0]), text)
     text = text[_BLANK.match(text).end() :]  # type: ignore[union-attr]  # it matches always, if only nothing
-    # What is quoted is no keyword; the rest stays where it is.
+    # Blank out quoted text, which is not a keyword; all other characters keep their index.
     bare = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
     prefixed = _SET_STATEMENT.match(bare)
     if prefixed:
@@ -166,7 +168,7 @@ def read_statement(text: str, schema: str) -> Statement:
 def _definition(text: str, bare: str, schema: str) -> Statement:
     if create := _CREATE_NAMED.match(text):
         table = _table(create, schema, 2)
-        # If the table was there already, the rest says nothing about it.
+        # If the table existed already, the rest of the statement had no effect.
         said = Definition(table) if create["unless"] else _said(table, text, bare, create.end())
         emptied = (table,) if create["again"] else ()
         return Statement(emptied=emptied, defined=(replace(said, arrives=True, mends=False),))
@@ -202,7 +204,7 @@ def _altered(alter: re.Match[str], text: str, bare: str, schema: str) -> Stateme
 
 
 def _said(table: TableName, text: str, bare: str, at: int) -> Definition:
-    """What the rest of a statement says of its table."""
+    """The properties of a table in the rest of a statement."""
     engines = (_WITHOUT_TRANSACTIONS.match(text, found.end()) for found in _ENGINE.finditer(bare, at))
     engine = next((found[1] for found in engines if found), None)
     cascades, versioned, mends = (bool(found.search(bare, at)) for found in (_CASCADE, _VERSIONED, _MENDS))
@@ -210,7 +212,7 @@ def _said(table: TableName, text: str, bare: str, at: int) -> Definition:
 
 
 def _listed(text: str, at: int, item: re.Pattern[str]) -> Iterator[re.Match[str]]:
-    """The items of a list that is separated by commas."""
+    """The items of a comma-separated list."""
     while found := item.match(text, at):
         yield found
         comma = re.compile(r"\s*,\s*").match(text, found.end())
@@ -220,9 +222,9 @@ def _listed(text: str, at: int, item: re.Pattern[str]) -> Iterator[re.Match[str]
 
 
 def _renamed(pairs: list[tuple[TableName, TableName]]) -> Statement:
-    """Tables get other names, one after the other."""
+    """The effect of renames, done one after the other."""
     original: dict[TableName, TableName] = {}
-    """Which table it was at first that has a name now."""
+    """By present name: the original name of the table."""
     for old, new in pairs:
         original[new] = original.pop(old, old)
     arrived = {now: was for now, was in original.items() if now != was}
@@ -235,7 +237,7 @@ def _renamed(pairs: list[tuple[TableName, TableName]]) -> Statement:
 
 
 def _table(found: re.Match[str], schema: str, at: int = 0) -> TableName:
-    """The table that a match has found, in two groups that follow `at` others."""
+    """The table of a match, in the two groups after the first `at`."""
     first, second = (_unquoted(name) for name in found.groups()[at : at + 2])
     return TableName(first, second) if second else TableName(schema, first)
 
@@ -251,8 +253,8 @@ def _unquoted(name: str | None) -> str:
 
 
 def statement_text(body: bytes) -> tuple[str, str]:
-    """The statement of a QUERY event, and the database it was run in. In front of them: session, duration, length of
-    the database's name, error, length of the status."""
+    """The statement of a QUERY event, and the database it was run in. Before them the event has session, duration,
+    length of the database's name, error, length of the status."""
     schema = body[8]
     at = 13 + int.from_bytes(body[11:13], "little")
     name, text = body[at : at + schema], body[at + schema + 1 :]

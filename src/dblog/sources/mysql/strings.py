@@ -1,4 +1,4 @@
-"""Text, bytes, and what is written as text: from the log and from rows."""
+"""Text, bytes, and types that are delivered as text: from the log and from a dump's rows."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _ZLIB, _WITHOUT_HEADER, _LENGTH = 0x80, 0x08, 0x07
 
 
 def _inflated(cells: Cells, column: MyColumn) -> Cells:
-    """The values of a compressed column: a byte that says how, the length in as many bytes as that says, then zlib; or
-    a zero and the value as it is."""
+    """The values of a compressed column. A value is a zero and the plain value; or a byte with the kind and the size of
+    the length, the length, then zlib."""
     if not column.kind.compressed:
         return cells
     values = [_inflate(value, column) if value else b"" for value in columns.binary(cells).to_pylist()]
@@ -60,12 +60,12 @@ def _inflate(value: bytes, column: MyColumn) -> bytes:
 
 
 def padded_log(cells: Cells, column: MyColumn) -> pa.Array:
-    """BINARY(n): the log leaves out the zeros at the end."""
+    """BINARY(n). The log leaves out zeros at the end."""
     return columns.same_size(pa.binary(), _padded(cells, column), cells.valid)
 
 
 def _padded(cells: Cells, column: MyColumn) -> Bytes:
-    """The values in an array of rows by bytes."""
+    """The values, padded with zeros, as a two-dimensional array of rows and bytes."""
     size = column.kind.size
     refuse(column, cells.length > size, lambda row: f"{cells.length[row]} bytes")
     rows = cells.raw.blocks(cells.start, size)
@@ -79,7 +79,7 @@ def _number(cells: Cells, width: int) -> Words:
 
 
 def enum_log(cells: Cells, column: MyColumn) -> pa.Array:
-    """The number of the label, from 1 on; 0 is the value that stands for an invalid one."""
+    """ENUM: the number of the label, from 1 on; 0 is the invalid value."""
     index = _number(cells, column.kind.size).astype(np.int64)
     if cells.valid is not None:
         index[~cells.valid] = 0
@@ -88,7 +88,7 @@ def enum_log(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def set_log(cells: Cells, column: MyColumn) -> pa.Array:
-    """A bit for each label, the lowest for the first."""
+    """SET: one bit for each label, the lowest bit for the first."""
     value = _number(cells, column.kind.size)
     if cells.valid is not None:
         value[~cells.valid] = 0
@@ -109,7 +109,7 @@ _EWKB_SRID = 0x20000000
 
 
 def geometry(cells: Cells, column: MyColumn) -> pa.Array:
-    """The number of the reference system, then WKB; in EWKB the number lies within."""
+    """The SRID, then WKB. EWKB contains the SRID."""
     valid = cells.length >= 0
     refuse(column, valid & (cells.length < 9), lambda row: f"{cells.length[row]} bytes")
     refuse(column, valid & (cells.raw.data[cells.start + 4] != 1), lambda row: "a geometry in big-endian order")
@@ -129,8 +129,8 @@ _HEX = np.array([int.from_bytes(b"%02x" % byte, "little") for byte in range(256)
 
 
 def uuid_log(cells: Cells, column: MyColumn) -> pa.Array:
-    """Sixteen bytes. Those of versions 1 to 5 are stored with their five parts in the opposite order, so that the ones
-    of one machine lie together and in order of time."""
+    """Sixteen bytes. The five parts of versions 1 to 5 are stored in reverse order, so that the UUIDs of one machine
+    sort together and by time."""
     rows = _padded(cells, column)
     turned = (rows[:, 6] & 0x80 != 0) & (rows[:, 8] > 0) & (rows[:, 8] < 0x60)
     rows[turned] = rows[turned][:, [12, 13, 14, 15, 10, 11, 8, 9, 6, 7, 0, 1, 2, 3, 4, 5]]

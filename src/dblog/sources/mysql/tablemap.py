@@ -1,8 +1,8 @@
-"""TABLE_MAP events: what a table looked like when the row events that follow were written.
+"""TABLE_MAP events: the definition of a table at the time of the row events that follow.
 
-The types and their parameters are always there. Names, character sets, labels, signs and the primary key are optional
-metadata, a list of (type, length, value), written when `binlog_row_metadata` is FULL. What is not there comes from the
-catalog as it is when the map is read, which must agree in all that is there.
+Types and their parameters are always present. Names, character sets, labels, signs and the primary key are optional
+metadata, a list of (type, length, value), which the server writes if `binlog_row_metadata` is FULL. Missing metadata
+are taken from the present catalog, which must agree with the map in everything that the map has.
 """
 
 from __future__ import annotations
@@ -56,20 +56,21 @@ class TableMap:
     table: TableName
     columns: tuple[MappedColumn, ...]
     key: tuple[str, ...]
-    """Empty when there is none. A column of which the key takes only a prefix counts whole."""
+    """The columns of the primary key; empty without one. A key on a prefix of a column counts as a key on the
+    column."""
     told: frozenset[int] = frozenset()
-    """The kinds of optional metadata that it came with."""
+    """The kinds of optional metadata that the event has."""
 
     @property
     def named(self) -> bool:
-        """Names came with it, and so did all the rest. Otherwise its columns have none until it is completed."""
+        """Whether the event has names, and so all metadata. Otherwise the columns have no names until `completed`."""
         return Field.column_name in self.told
 
     def completed(self, now: TableMap | None) -> TableMap:
-        """This map with what the catalog tells `now` (None when it knows no such table).
+        """This map, completed from the catalog's present definition `now` (None if the table does not exist).
 
-        Raises DecodeError when they disagree in anything that both tell. A change that shows in none of it, columns of
-        equal types that have changed places or names, cannot be noticed."""
+        Raises DecodeError if the two contradict each other. A change that is visible in neither cannot be noticed:
+        columns of equal types that were exchanged or renamed."""
         if now is None:
             wrong = "there is no such table any more"
         elif len(now.columns) != len(self.columns):
@@ -86,7 +87,7 @@ class TableMap:
         )
 
     def _shown(self, kind: MyType) -> MyType:
-        """A type of the catalog, without what this map does not tell."""
+        """A type of the catalog, reduced to what this map contains."""
         labelled = kind.code in (Code.enum, Code.set)
         charsets = _LABEL_CHARSETS if labelled else _CHARSETS
         return replace(
@@ -101,7 +102,7 @@ class TableMap:
 
     @classmethod
     def parse(cls, body: bytes, flavor: Flavor) -> TableMap:
-        """From an event without its header and checksum. Raises DecodeError."""
+        """Read the body of an event. Raises DecodeError."""
         try:
             return _parse(body, flavor)
         except (IndexError, KeyError, ValueError) as error:
@@ -109,7 +110,7 @@ class TableMap:
 
 
 class _Bytes:
-    """Reads from the front of some bytes."""
+    """Reads bytes from front to back."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -164,7 +165,7 @@ def _parse(body: bytes, flavor: Flavor) -> TableMap:
 
 
 def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
-    """One column's type with its parameters, whose number depends on it."""
+    """A column's type with its parameters, whose number depends on the type."""
     match code:
         case Code.varchar:
             return MyType(code, parameters.number(2))
@@ -176,7 +177,8 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
             real, size = parameters.take(2)
             if real in (Code.enum, Code.set):
                 return MyType(real, size)
-            # Two more bits of the size, upside down, in a number that always has them set.
+            # The type's number has these two bits always set, so the server stores two more bits of the size there,
+            # inverted.
             return MyType(code, size | ((real & 0x30) ^ 0x30) << 4)
         case Code.decimal:
             return MyType(code, *parameters.take(2))
@@ -195,10 +197,10 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
 
 
 def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> list[MyType]:
-    """The types with what the optional metadata says of them, each field of the columns it is about."""
+    """The types, completed by the optional metadata. Each field applies to the columns of certain types."""
 
     def about(field: Field, codes: Collection[int]) -> list[int]:
-        """The columns that the field is about. Full metadata has all fields, less has some."""
+        """The columns that a field applies to; none if the metadata lack the field."""
         told = field in extra or Field.column_name in extra
         return [n for n, kind in enumerate(types) if kind.code in codes] if told else []
 
@@ -225,7 +227,7 @@ def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> 
 
 
 def _collations(extra: dict[int, bytes], default: Field, each: Field, count: int) -> list[int]:
-    """One for each column; or one for all, and pairs of a column's index and its own."""
+    """The collation of each column. The metadata have one per column, or a default and pairs of index and collation."""
     if each in extra:
         return list(_packed(extra[each]))
     usual, *others = _packed(extra[default]) if default in extra else [BINARY]
@@ -260,7 +262,7 @@ def _labels(data: bytes) -> Iterator[tuple[bytes, ...]]:
 
 
 def _bits(data: bytes, count: int) -> list[bool]:
-    """The first bit is the highest of the first byte."""
+    """The first `count` bits, from the highest bit of the first byte on."""
     if len(data) != (count + 7) // 8:
         raise IndexError(f"{len(data)} bytes for {count} bits")
     return [bool(data[n // 8] & 0x80 >> n % 8) for n in range(count)]

@@ -1,9 +1,9 @@
-"""Dates and times, from the log and from rows.
+"""Dates and times, from the log and from a dump's rows.
 
-MySQL has dates that no calendar has. The zero date 0000-00-00 is the least number of the Arrow storage: distinct from
-every real date, and first in order, as in MySQL. All others (2024-00-00, 2024-02-31) are refused.
+MySQL can store dates that do not exist. The zero date 0000-00-00 becomes the least number of the Arrow type: it differs
+from every real date and sorts first, as in MySQL. Other such dates (2024-00-00, 2024-02-31) are refused.
 
-TIME is a length of time, of either sign and up to 838 hours, for which Spark has no type: it is MySQL's own text.
+TIME is a duration of up to 838 hours with a sign. Spark has no type for it, so it is delivered as MySQL's text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HINT = '.option("dates", "string") delivers dates as text'
 
 
 class _Parts:
-    """A column of dates and times in their parts."""
+    """A column of dates and times, as arrays of years, months, days and so on."""
 
     def __init__(self, cells: Cells) -> None:
         self.cells = cells
@@ -69,7 +69,7 @@ class _Parts:
         return columns.fixed(column.arrow, micros, self.cells.valid)
 
     def texts(self, column: MyColumn, *, date: bool = True, time: bool = True) -> pa.Array:
-        """As MySQL prints them; hours have as many digits as they need, at least two."""
+        """The values as MySQL prints them. Hours have at least two digits."""
         fields: list[tuple[Ints, int, str]] = []
         if date:
             fields += [(self.year, 4, "-"), (self.month, 2, "-"), (self.day, 2, " " if time else "")]
@@ -100,20 +100,21 @@ class _Parts:
 
 @cache
 def _first_days() -> Ints:
-    """The first day of every month from year 0 up to year 9999, and of the one after, as days since 1970."""
+    """The first day of every month of the years 0 to 9999, and of the month after, in days since 1970."""
     months = np.datetime64("0000-01") + np.arange(10_000 * 12 + 1)
     return months.astype("M8[D]").astype(np.int64)
 
 
 def _big_endian(cells: Cells, offset: int, width: int) -> Ints:
-    """Up to seven bytes at `offset` of each value, as a number."""
+    """`width` (at most 7) bytes at `offset` of each value, as a big-endian number."""
     if not width:
         return np.zeros(len(cells), np.int64)
     return (cells.raw.be64(cells.start + offset) >> np.uint64(8 * (8 - width))).view(np.int64)
 
 
 def _fraction(cells: Cells, column: MyColumn, offset: int) -> Ints:
-    """Microseconds: hundredths, ten-thousandths or millionths in one, two or three bytes."""
+    """The fraction of a second in microseconds. One, two or three bytes have hundredths, ten-thousandths or
+    millionths."""
     width = (column.kind.size + 1) // 2
     unit: int = 100 ** (3 - width)
     return _big_endian(cells, offset, width) * unit
@@ -138,7 +139,7 @@ def datetime_log(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def timestamp_log(cells: Cells, column: MyColumn) -> pa.Array:
-    """Seconds since 1970, of which none is the zero date."""
+    """Seconds since 1970; 0 is the zero date."""
     micros = cells.raw.be32(cells.start).astype(np.int64) * 1_000_000 + _fraction(cells, column, 4)
     if column.arrow != pa.string():
         micros[micros == 0] = np.iinfo(np.int64).min
@@ -157,7 +158,8 @@ def timestamp_log(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def time_log(cells: Cells, column: MyColumn) -> pa.Array:
-    """Hours, minutes and seconds in 24 bits, then the fraction: one number, negative below the middle."""
+    """Hours, minutes and seconds in 24 bits, then the fraction. Together they are one number with an offset: values
+    below the middle are negative."""
     width = (column.kind.size + 1) // 2
     packed = _big_endian(cells, 0, 3 + width) - (1 << 23 + 8 * width)
     parts = _Parts(cells)
@@ -175,7 +177,7 @@ def year_log(cells: Cells, column: MyColumn) -> pa.Array:
 
 
 def _fields(cells: Cells, column: MyColumn, *sizes: int) -> Any:
-    """Reads a little-endian number at an offset of a struct, zero when the struct is too short for it."""
+    """A function that reads a little-endian number at an offset of each struct; zero if the struct is too short."""
     wrong = ~np.isin(cells.length, sizes) & (cells.length >= 0)
     refuse(column, wrong, lambda row: f"{cells.length[row]} bytes")
 
@@ -187,11 +189,11 @@ def _fields(cells: Cells, column: MyColumn, *sizes: int) -> Any:
 
 
 _FITS = np.isin(np.arange(13), (0, 4, 7, 11))
-"""The lengths of a date and time."""
+"""Which lengths a date and time can have."""
 
 
 def _datetime_row(cells: Cells, column: MyColumn) -> _Parts:
-    """A date, hours, minutes and seconds in seven bytes, then microseconds; what is zero at the end is left out."""
+    """A date, hours, minutes and seconds in seven bytes, then microseconds. Zeros at the end are left out."""
     refuse(column, ~np.take(_FITS, cells.length, mode="clip"), lambda row: f"{cells.length[row]} bytes")
     parts = _Parts(cells)
     word = (cells.raw.le64(cells.start) & columns.KEEP_FIRST[np.clip(cells.length, 0, 7)]).view(np.int64)

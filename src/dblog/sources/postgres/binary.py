@@ -1,4 +1,5 @@
-"""Values from their binary form, for the types that a dump reads in it. Each must give what the text gives."""
+"""Values from PostgreSQL's binary form, for the types that a dump reads so. The result must equal that of the text
+form."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def eight_bytes_binary(cells: Cells, column: PgColumn) -> pa.Array:
 
 
 def _one_nan(bits: Any, column: PgColumn) -> Any:
-    # Text knows one NaN; binary has many bit patterns for it.
+    # The text form has one NaN; the binary form has many bit patterns for it.
     if pa.types.is_floating(column.arrow):
         values = bits.view(column.arrow.to_pandas_dtype())
         values[np.isnan(values)] = np.nan

@@ -1,7 +1,7 @@
-"""Table schemas: from the catalog as it is now, and from a Relation message of the log as it was then.
+"""Table schemas: from the present catalog, and from a Relation message in the log.
 
-Both ways give equal `TableSchema`s for the same state of a table. The message names columns with their type OIDs and
-modifiers; what the types are is asked of `pg_type`. A type that has been dropped since is read as text.
+Both give equal `TableSchema`s for the same state of a table. The message has names, type OIDs and modifiers of the
+columns; the types are looked up in `pg_type`. A type that was dropped since then is read as text.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class RelationColumn:
     oid: int
     typmod: int
     key: bool
-    """Part of the replica identity."""
+    """Whether the column is part of the replica identity."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A Relation message: a table as it was when the changes that follow were made."""
+    """A Relation message: the table at the time of the changes that follow in the log."""
 
     oid: int
     schema: str
@@ -51,7 +51,7 @@ class Relation:
             kind, typmod = unpack_from(">Ii", message, at)
             at += 8
             columns.append(RelationColumn(column, kind, typmod, bool(flags & 1)))
-        # The schema's name is empty for pg_catalog.
+        # The message has an empty schema name for pg_catalog.
         return cls(oid, schema or "pg_catalog", name, identity.decode(), tuple(columns))
 
 
@@ -61,7 +61,7 @@ def _cstring(message: bytes, at: int) -> tuple[str, int]:
 
 
 class CatalogCursor(Protocol):
-    """The part of a DB-API cursor used here."""
+    """The methods of a DB-API cursor that are used here."""
 
     def execute(self, query: str, args: Sequence[Any] = ..., /) -> Any: ...
 
@@ -74,7 +74,7 @@ from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamesp
 where (n.nspname::text, c.relname::text) in %s and c.relkind in ('r', 'p')
 """
 
-# Generated columns are left out because the log leaves them out.
+# Generated columns are left out, because they are not in the log.
 _COLUMNS = """
 select a.attrelid, a.attname, a.atttypid, a.atttypmod
 from pg_catalog.pg_attribute a
@@ -91,7 +91,7 @@ where i.indrelid in %s and i.indisprimary and k.ordinal <= i.indnkeyatts
 order by i.indrelid, k.ordinal
 """
 
-# A type with a cast to text of its own may cast to something else than it prints: name its output function.
+# A type's own cast to text may give another text than its output function, so the output function is used.
 _TYPES = """
 select t.oid, t.typtype, t.typbasetype, t.typtypmod,
        case when t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc then t.typelem else 0 end,
@@ -114,7 +114,7 @@ from unnest(%s::oid[], %s::int[]) t(oid, typmod)
 def read_tables(
     cursor: CatalogCursor, names: Sequence[TableName], options: TypeOptions | None = None
 ) -> dict[TableName, TableSchema]:
-    """The tables of these names as the catalog describes them now; those that do not exist are absent."""
+    """The schemas of the existing tables of these names, from the present catalog."""
     tables = table_oids(cursor, names)
     if not tables:
         return {}
@@ -128,7 +128,7 @@ def read_tables(
 
 
 def table_oids(cursor: CatalogCursor, names: Collection[TableName]) -> dict[int, TableName]:
-    """The tables of these names by their OIDs; those that do not exist are absent."""
+    """The existing tables of these names, by OID."""
     if not names:
         return {}
     cursor.execute(_TABLES, (tuple(tuple(name) for name in names),))
@@ -136,14 +136,14 @@ def table_oids(cursor: CatalogCursor, names: Collection[TableName]) -> dict[int,
 
 
 class Unidentified(TableSchema):
-    """The schema of a table whose rows the log does not identify: its changes may be of any row."""
+    """The schema of a table without a replica identity: the log does not say which row a change is of."""
 
 
 def relation_schema(
     cursor: CatalogCursor, relation: Relation, options: TypeOptions | None = None, table: TableName | None = None
 ) -> TableSchema:
-    """The schema that a Relation message describes, as that of `table`, which may be another name than the message's.
-    Raises PreconditionFailed when its changes would lack their key."""
+    """The schema in a Relation message, under the name `table`, which may differ from the message's. Raises
+    PreconditionFailed if changes of the table would lack their key."""
     table = table or TableName(relation.schema, relation.name)
     described = {relation.oid: [(c.name, c.oid, c.typmod) for c in relation.columns]}
     columns = _columns(cursor, described, options or TypeOptions())[relation.oid]
@@ -155,11 +155,11 @@ def _relation_key(cursor: CatalogCursor, table: TableName, relation: Relation) -
     hint = f"alter table {table} replica identity default (or full); the table needs a primary key"
     key = _keys(cursor, [relation.oid]).get(relation.oid, ())
     if relation.identity == "n" and key:
-        return key  # the server refuses updates and deletes, and an insert has all columns
+        return key  # the server refuses updates and deletes, and inserts have all columns
     if not flagged:
         raise PreconditionFailed(f"the log of table {table} does not identify its rows", hint=hint)
     if relation.identity == "d" and set(key) != set(flagged):
-        return flagged  # the primary key has changed since: the message says what it was
+        return flagged  # the primary key has changed since; the message has the old one
     if not key:
         raise PreconditionFailed(f"table {table} has no primary key", hint=f"alter table {table} add primary key (...)")
     if not set(key) <= set(flagged):
@@ -169,7 +169,7 @@ def _relation_key(cursor: CatalogCursor, table: TableName, relation: Relation) -
 
 
 def _keys(cursor: CatalogCursor, tables: Iterable[int]) -> dict[int, tuple[str, ...]]:
-    """The primary key of each table that has one, in the order of the key."""
+    """The primary key of each table that has one: its columns in the key's order."""
     cursor.execute(_KEYS, (tuple(tables),))
     keys: dict[int, tuple[str, ...]] = {}
     for oid, name in cursor.fetchall():
@@ -193,7 +193,7 @@ def _columns(
 
 
 def _type_facts(cursor: CatalogCursor, oids: set[int]) -> dict[int, tuple[Any, ...]]:
-    """Rows of `_TYPES` by OID, for these types and all that they are made of."""
+    """Rows of `_TYPES` by OID, for these types and their element and base types."""
     facts: dict[int, tuple[Any, ...]] = {}
     while oids:
         cursor.execute(_TYPES, (tuple(oids),))

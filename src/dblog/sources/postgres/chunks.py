@@ -1,7 +1,7 @@
-"""Chunk reads: where a table is cut, and the rows between two cuts.
+"""Chunk reads: the keys at which a table is cut, and the rows between two of them.
 
-Keys travel as the database's own text and go back as literals of the column's type, so that only the database, with
-the column's own collation, ever compares two of them. Row-value comparisons on the primary key use its index.
+Keys are read as the database's own text and sent back as literals of the column's type. So only the database compares
+keys, with the column's own collation. Row-value comparisons on the primary key use its index.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dblog.errors import SchemaChanged, TableUnreadable
 from dblog.sources.postgres.copy import decode_rows, select_list
 
 BATCH_BYTES = 2 << 20
-"""Rows are decoded in portions that the processor's cache holds."""
+"""Bytes of rows that are decoded at once: as many as fit into the processor's cache."""
 
 KEYS_PER_QUERY = 1000
 
 
 def primary_key(connection: Connection, table: TableName) -> str:
-    """What the table's primary key consists of. Collations count, because they order."""
+    """A text that identifies the primary key: its columns, types and collations, which define the order."""
     with connection.cursor() as cursor:
         cursor.execute(_PRIMARY_KEY, tuple(table))
         found = cursor.fetchone()
@@ -55,7 +55,8 @@ def last_key(connection: Connection, schema: TableSchema) -> Key | None:
 
 
 def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]:
-    """Every `rows`-th key of the extent, at most `count`; ends with the extent's upper bound if that is near."""
+    """Every `rows`-th key of the extent, at most `count`. The last is the extent's upper bound if the extent ends
+    there."""
     assert extent.upto is not None
     found: list[Key] = []
     while len(found) < count and extent.upto not in found:
@@ -76,12 +77,12 @@ def _one_key(connection: Connection, schema: TableSchema, clauses: sql.Composed)
 
 
 def touch(connection: Connection, table: TableName) -> sql.Composed:
-    """A statement that reads nothing and takes the lock that every select takes."""
+    """A statement that reads no rows and takes the same lock as every select."""
     return sql.SQL("select from {} limit 0").format(_from(connection, table))
 
 
 def select(connection: Connection, schema: TableSchema, extent: Extent, take: Callable[[pa.RecordBatch], None]) -> None:
-    """Hand the rows of the extent to `take`, batch by batch, as they arrive."""
+    """Pass the rows of the extent to `take`, batch by batch, as they arrive."""
     query = sql.SQL("copy (select {} from {} where {} order by {}) to stdout (format binary)").format(
         sql.SQL(", ").join(sql.SQL(e.replace("{", "{{").replace("}", "}}")).format() for e in select_list(schema)),
         _from(connection, schema.table),
@@ -95,7 +96,7 @@ def select(connection: Connection, schema: TableSchema, extent: Extent, take: Ca
 
 
 class _Rows:
-    """Collects what COPY sends and decodes it in portions."""
+    """Collects the rows that COPY sends, and decodes `BATCH_BYTES` of them at a time."""
 
     def __init__(self, schema: TableSchema, take: Callable[[pa.RecordBatch], None]) -> None:
         self._schema = schema
@@ -118,7 +119,8 @@ class _Rows:
 
 
 def _column(name: str) -> sql.Composable:
-    """A column of the table `t`. In ORDER BY a bare name would mean the output column, which may be a text."""
+    """A column of the table `t`. An unqualified name in ORDER BY would mean the output column, which may be its
+    text."""
     return sql.Identifier("t", name)
 
 
@@ -131,7 +133,7 @@ def _texts(schema: TableSchema) -> sql.Composed:
 
 
 def missing(connection: Connection, schema: TableSchema, keys: Sequence[Key]) -> list[Key]:
-    """Those of the keys that no row has. The database compares, so another spelling of a key may well have one."""
+    """The keys that no row has. The database compares them, so another spelling of an existing key is found."""
     table = _from(connection, schema.table)
     names = [sql.Identifier(f"k{n}") for n in range(len(schema.key))]
     equal = sql.SQL(" and ").join(
@@ -154,21 +156,21 @@ def missing(connection: Connection, schema: TableSchema, keys: Sequence[Key]) ->
 
 
 def explain(connection: Connection, table: TableName, where: str) -> None:
-    """Have the database plan a select under the condition, and not run it."""
+    """Let the database plan a select with the condition, without running it."""
     query = sql.SQL("explain select from {} where ({})").format(_from(connection, table), sql.SQL(where))
     with connection.cursor() as cursor:
         cursor.execute(query.as_string(connection))
 
 
 def estimate(connection: Connection, table: TableName) -> int | None:
-    """The rows that the last VACUUM or ANALYZE counted, of all partitions; None when there was none."""
+    """The number of rows at the last VACUUM or ANALYZE, over all partitions; None if there was none."""
     with connection.cursor() as cursor:
         cursor.execute(_ESTIMATE, tuple(table))
         (rows,) = cursor.fetchone()
     return None if rows is None else int(rows)
 
 
-# A table that was never analyzed has -1 (before version 14: 0) although it may have rows; its size tells.
+# A table that was never analyzed has -1 (before version 14: 0), even if it has rows; then its size decides.
 _ESTIMATE = """
 with recursive part as (
     select c.oid, c.reltuples, c.relkind, c.relpages from pg_catalog.pg_class c
@@ -214,8 +216,8 @@ def _literals(schema: TableSchema, key: Key) -> list[sql.Composed]:
 
 
 def _from(connection: Connection, table: TableName) -> sql.Composed:
-    """The table to select from: a partitioned table with its partitions, any other without those that inherit from
-    it, because that is what the log shows under its name."""
+    """The FROM clause: a partitioned table with its partitions, any other table without tables that inherit from it.
+    These are the rows that the log shows under the table's name."""
     with connection.cursor() as cursor:
         cursor.execute(
             "select c.relkind = 'p' from pg_catalog.pg_class c "

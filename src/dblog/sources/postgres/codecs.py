@@ -13,7 +13,7 @@ The mapping, chosen so that no value changes and Spark knows every type:
     a domain                              its base type              everything else          string, the type's output
 
 `infinity` and `-infinity` of the date types are the greatest and the least number of the Arrow storage: distinct from
-every real date, and they sort where PostgreSQL sorts them. All kernels fail closed: DecodeError, with the way out.
+every real date, and they sort where PostgreSQL sorts them. A kernel that cannot decode a value raises DecodeError.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _BUILT_IN: dict[int, tuple[str, pa.DataType]] = {
     2950: ("uuid", pa.string()),
     3802: ("jsonb", pa.string()),
 }
-"""By type OID; those of built-in types never change. What is not here is `output`: the text as it comes."""
+"""By type OID; the OIDs of built-in types never change. All other types have the codec `output`: the server's text."""
 
 
 def codec(column: PgColumn) -> Codec:
@@ -98,7 +98,7 @@ def codec(column: PgColumn) -> Codec:
 
 
 def pg_column(name: str, oid: int, spelled: str, kind: PgType, options: TypeOptions) -> PgColumn:
-    """The column `name` of type `oid` (`spelled` in SQL), whose facts are `kind`."""
+    """The column `name` of type `oid`, which is `spelled` so in SQL and described by `kind`."""
     key, arrow = _mapped(kind, options)
     output = kind.output if CODECS.get(key, CODECS["output"]).from_binary is None else None
     return PgColumn(name, spelled, arrow, oid, key, output, kind.delimiter if kind.element else ",")
@@ -118,7 +118,7 @@ def _mapped(kind: PgType, options: TypeOptions) -> tuple[str, pa.DataType]:
 
 
 def decode(schema: TableSchema, cells: Sequence[Cells], *, binary: bool) -> list[pa.Array]:
-    """The table's columns from their cells: all text, or as `copy.select_list` asks for them. Raises DecodeError."""
+    """The table's columns from their cells: all as text, or as selected by `copy.select_list`. Raises DecodeError."""
     arrays = []
     for column, values in zip(schema.columns, cells, strict=True):
         assert isinstance(column, PgColumn)

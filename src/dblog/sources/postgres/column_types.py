@@ -15,12 +15,12 @@ from dblog.sources.columns import Cells
 
 EPOCH_DAYS = 10957
 EPOCH_MICROS = EPOCH_DAYS * 86_400_000_000
-"""PostgreSQL counts from 2000-01-01, Arrow from 1970-01-01."""
+"""Microseconds from Arrow's epoch, 1970-01-01, to PostgreSQL's, 2000-01-01."""
 
 
 @dataclass(frozen=True)
 class TypeOptions:
-    """How the two families of types that do not always fit Arrow are delivered."""
+    """How types are delivered whose values do not always fit an Arrow type."""
 
     decimals: Literal["decimal", "string"] = "decimal"
     arrays: Literal["array", "string"] = "array"
@@ -28,12 +28,12 @@ class TypeOptions:
 
 @dataclass(frozen=True)
 class PgType:
-    """What the catalog says of a column's type, domains followed down to their base."""
+    """A column's type in the catalog. A domain is replaced by its base type."""
 
     oid: int
     typmod: int = -1
     output: str | None = None
-    """The output function, quoted and qualified, when the type has a cast to text of its own that may differ from it:
+    """The output function, quoted and qualified, if the type has its own cast to text, which may give another text:
     `inet` adds a netmask, `xml` keeps its declaration."""
     element: PgType | None = None
     delimiter: str = ","
@@ -45,7 +45,7 @@ class PgColumn(Column):
 
     oid: int
     codec: str
-    """A key of CODECS; with `[]` behind it for an array of that."""
+    """A key of CODECS, followed by `[]` for an array."""
     output: str | None = None
     delimiter: str = ","
 
@@ -55,7 +55,7 @@ Kernel = Callable[[Cells, PgColumn], pa.Array]
 
 @dataclass(frozen=True)
 class Codec:
-    """One type: how its text is read and, for the types that a dump reads in binary, how that is."""
+    """One type: how its text form is decoded and, if a dump reads it in binary form, how that is decoded."""
 
     name: str
     from_text: Kernel

@@ -1,8 +1,8 @@
 """Rows of `COPY (SELECT ...) TO STDOUT (FORMAT binary)` to Arrow.
 
-`select_list` says what to select, `decode_rows` reads what comes back. A row is the number of its fields, then each
-field as its length (-1 is null) and its bytes. The stream opens with a header in front of the first row and closes with
-a trailer that counts -1 fields (PostgreSQL documentation, COPY, "Binary Format").
+`select_list` has the expressions to select, `decode_rows` decodes the result. A row is its number of fields, then for
+each field its length (-1 is null) and its bytes. The stream starts with a header before the first row and ends with a
+trailer, whose number of fields is -1 (PostgreSQL documentation, COPY, "Binary Format").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRAILER = b"\xff\xff"
 
 
 def select_list(schema: TableSchema) -> list[str]:
-    """The SQL expression of each column, such that its binary form is what `decode_rows` reads."""
+    """The SQL expression of each column, whose binary form `decode_rows` can decode."""
     return [_expression(column) for column in schema.columns if isinstance(column, PgColumn)]
 
 
@@ -55,7 +55,7 @@ def decode_rows(rows: Sequence[bytes], schema: TableSchema) -> pa.RecordBatch:
 
 
 def _bare(rows: Sequence[bytes]) -> Sequence[bytes]:
-    """The rows without header and trailer. Of an empty table both come in one message."""
+    """The rows without header and trailer, which come in one message if the table is empty."""
     if rows and rows[0].startswith(_SIGNATURE):
         head = rows[0]
         size = len(_SIGNATURE) + 8
@@ -65,7 +65,7 @@ def _bare(rows: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _march(raw: Raw, at: Ints, width: int) -> tuple[list[Cells], Ints]:
-    """Where each column of all rows lies, column by column, and where the rows end."""
+    """The cells of each column of all rows, and the end of each row."""
     cells = []
     for _ in range(width):
         length = raw.be32(np.minimum(at, raw.tail)).view(np.int32).astype(np.int64)

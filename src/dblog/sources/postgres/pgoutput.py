@@ -1,11 +1,12 @@
-"""The log: messages of PostgreSQL's `pgoutput` plugin (protocol 1, text) to runs of typed change batches.
+"""The log: from messages of PostgreSQL's `pgoutput` plugin (protocol 1, text) to runs of typed change batches.
 
-A feed is decoded as a whole. The kinds of all messages are looked at once; transactions, ordinals and tables are arrays
-over the feed; the tuples of a table are marched through column by column over all rows at once. Only Relation, Truncate
-and watermark messages, which are rare, are handled one at a time. The messages are described in PostgreSQL's
-documentation, "Logical Replication Message Formats".
+A feed, the messages of one call, is decoded as a whole. Transactions, ordinals and tables are arrays over its messages;
+the tuples of a table are decoded column by column, for all rows at once. Only Relation, Truncate and watermark messages
+are handled one at a time; they are rare. The format is described in PostgreSQL's documentation, "Logical Replication
+Message Formats".
 
-What outlives a feed is the relations and the transaction in progress: nothing depends on where feeds are cut.
+Between feeds the decoder keeps the relations and the open transaction, so the result does not depend on where feeds are
+cut.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ BEGIN, COMMIT, RELATION = b"BCR"
 _CHANGE, _OTHER = 1, 2
 _ROLE = np.zeros(256, np.uint8)
 _ROLE[[INSERT, UPDATE, DELETE, TRUNCATE]] = _CHANGE
-_ROLE[[BEGIN, COMMIT, RELATION, *b"YOM"]] = _OTHER  # Type, Origin and Message tell us nothing
+_ROLE[[BEGIN, COMMIT, RELATION, *b"YOM"]] = _OTHER  # Type, Origin and Message are ignored
 
 
 @dataclass(frozen=True)
 class _Transaction:
-    """A transaction in progress between two feeds."""
+    """A transaction that is open at the end of a feed."""
 
     lsn: int = 0
     committed_at: int = 0
@@ -51,7 +52,7 @@ class _Transaction:
 
 @dataclass(frozen=True)
 class _Target:
-    """Where a relation's changes go: to a table, to the watermarks, or nowhere."""
+    """Where a relation's changes go: to a table, to the watermarks, or nowhere (`layout` is None)."""
 
     relation: Relation
     layout: Layout | None
@@ -59,7 +60,7 @@ class _Target:
 
     @property
     def renamed(self) -> bool:
-        """Whether the table has another name in the log than the one it is captured under."""
+        """Whether the table's name in the log differs from the name it is captured under."""
         named = (self.relation.schema, self.relation.name)
         return self.layout is not None and self.layout.schema.table != named
 
@@ -67,9 +68,9 @@ class _Target:
 class Decoder:
     """Turns messages, fed in any portions, into runs.
 
-    `resolve` gives the schema of a relation, which may leave out columns, or None when its table is not captured; it
-    is called once per Relation message. A change of an `Unidentified` one empties its table, which must be dumped.
-    `watermark` names the table whose column `token` carries the watermarks. `before` adds the old rows.
+    `resolve` returns the schema of a relation, which may leave out columns, or None if its table is not captured. It is
+    called once per Relation message. A change of an `Unidentified` table empties it, and it must be dumped again.
+    `watermark` is the table whose column `token` has the watermarks. `before` adds the old rows.
     """
 
     def __init__(
@@ -81,10 +82,10 @@ class Decoder:
         self._targets: dict[int, _Target] = {}
         self._open: _Transaction | None = None
         self.redefined = False
-        """The log has described a captured table in another way than before, or under another name."""
+        """Whether the log has shown a new definition or another name of a captured table."""
 
     def feed(self, messages: Sequence[bytes]) -> list[Run]:
-        """The runs of the next messages. The last has no position when they end inside a transaction."""
+        """The runs of the next messages. The last run has no position if the messages end inside a transaction."""
         return [run for portion in columns.portions(messages) for run in self._runs(self._read(*portion))]
 
     def _read(self, messages: Sequence[bytes], sizes: Ints | None = None) -> Feed:
@@ -161,7 +162,7 @@ class Decoder:
         ]
 
     def _target_indexes(self, feed: Feed) -> tuple[Ints, list[_Target]]:
-        """For each change its target, as an index into the list of targets."""
+        """The targets, and for each change the index of its target."""
         oids = feed.raw.be32(feed.start[feed.changes] + 1)
         known = np.array(sorted(self._targets), np.uint32)
         targets = [self._targets[int(oid)] for oid in known]
@@ -202,7 +203,7 @@ class Decoder:
 
 
 def _emptied(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
-    """Instead of `table_batch`, for changes that do not say which rows they are of: a truncate for each transaction."""
+    """Instead of `table_batch`, for changes that do not identify their rows: one truncate per transaction."""
     transaction, first = np.unique(feed.transaction[feed.changes[ordinals]], return_index=True)
     batches = []
     for mine, ordinal in zip(transaction.tolist(), ordinals[first].tolist(), strict=True):
@@ -213,7 +214,7 @@ def _emptied(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -> tup
 
 
 def _one_relation_each(message: bytes) -> list[bytes]:
-    """A Truncate as one message per relation, with the relation's OID where every other change has it."""
+    """A Truncate as one message per relation, with the OID at the same offset as in other changes."""
     if message[0] != TRUNCATE:
         return [message]
     (count,) = unpack_from(">I", message, 1)
@@ -221,7 +222,7 @@ def _one_relation_each(message: bytes) -> list[bytes]:
 
 
 def _grouped(index: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Ints]]:
-    """Each target that has changes, with the indices of its changes in order."""
+    """Each target with changes, and the sorted indexes of its changes."""
     order = np.argsort(index.astype(np.min_scalar_type(len(targets))), kind="stable")
     last = np.cumsum(np.bincount(index, minlength=len(targets)))
     for target, first, end in zip(targets, np.append(0, last), last, strict=False):
@@ -230,10 +231,10 @@ def _grouped(index: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Int
 
 
 def _cut(feed: Feed, rows: Ints) -> tuple[Ints, list[Run]]:
-    """Where each run ends (as a number of messages), and the runs without their changes. `rows` counts the rows in
-    front of each change.
+    """The end of each run, as a number of messages, and the runs without their changes. `rows` has the number of rows
+    before each change.
 
-    A run ends with every watermark's transaction and with the last commit; an open transaction is a run of its own.
+    A run ends after each watermark's transaction and after the last commit. An open transaction is its own run.
     """
     commits = np.flatnonzero(feed.kind == COMMIT)
     number = feed.transaction[commits]
@@ -262,7 +263,7 @@ def _cut(feed: Feed, rows: Ints) -> tuple[Ints, list[Run]]:
 
 
 def _token(message: bytes, relation: Relation) -> str | None:
-    """The `token` of a watermark's new row; None when the message has no new row."""
+    """The `token` in a watermark's new row; None if the message has no new row."""
     column = next((n for n, c in enumerate(relation.columns) if c.name == "token"), None)
     if column is None:
         raise DecodeError(f"the watermark table has no column 'token': {relation!r}")

@@ -1,11 +1,12 @@
-"""Create a replication slot: wait for the transactions that hold it up, say who they are, leave nothing half-made.
+"""Create a replication slot: wait for the transactions that block it, report them, and leave no incomplete slot.
 
-A new slot begins at a moment when every transaction that was writing has ended, so the server waits for them, of all
-databases, one after the other. It waits anew for those that began meanwhile, but only a few times: with writers that
-overlap for ever it still ends after about three times the longest of them, if only it is not cancelled.
+A new slot starts when every transaction that was writing has ended. The server waits for these transactions, of all
+databases, one after the other. Then it waits for those that began meanwhile, but only a few times: even with writers
+that always overlap it takes about three times as long as the longest of them.
 
-Until it ends the slot is the creating session's alone: the server removes it when the statement is cancelled or the
-session ends. A session whose client has died does not notice while it waits, so it is told to look (`CLIENT_CHECK`).
+Until then the slot belongs to the creating session: the server removes it when the statement is cancelled or the
+session ends. While it waits, the server does not notice that its client has died, unless it is told to check
+(`CLIENT_CHECK`).
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from dblog.errors import PreconditionFailed, SourceError
 from dblog.sources.base import Wait
 
 LOOK_SECONDS = 0.5
-"""How often the transactions that hold up a slot are looked at."""
+"""How often the transactions that block a slot are read, in seconds."""
 CLIENT_CHECK = (140000, "1s")
-"""The first version that can look whether its client is still there while it works, and how often it does."""
+"""The first server version that can check for its client during a statement, and how often it does."""
 GRACE_SECONDS = 30
-"""The server itself gives up this long after the patience has ended: by then nobody waits for the slot any more."""
+"""How long after our patience has ended the server itself gives up, in seconds."""
 QUERY_CHARACTERS = 80
 MOST_NAMED = 5
 UNKNOWN = "open transactions"
-"""What is said when nobody can be asked who they are."""
+"""The text for blocking transactions that cannot be listed."""
 
-# Sessions that have written, oldest first. Those of the last second are left out unless they are the one that is waited
-# for now: a busy server always has some. Without pg_read_all_stats the server tells neither age nor query of others.
+# Sessions with a writing transaction, the oldest first. Transactions of the last second are left out, except the one
+# that the server waits for: a busy server always has some. Without pg_read_all_stats the server hides age and query of
+# others.
 _HOLDERS = """
 select 'pid ' || pid, usename, extract(epoch from clock_timestamp() - xact_start)::bigint, state, query,
        pg_catalog.age(backend_xid)
@@ -54,8 +56,8 @@ order by 6 desc
 def create_slot(connection: Connection, slot: str, wait: Wait, *, temporary: bool = False) -> None:
     """Create a slot in this session, which is in autocommit mode, and wait for it as long as `wait` allows.
 
-    Raises PreconditionFailed with the transactions that hold it up when the patience ends, and SourceError when the
-    stream is stopped. Whenever it raises, no slot is left behind."""
+    Raises PreconditionFailed with the blocking transactions when the patience ends, and SourceError when the stream is
+    stopped. No slot is left behind after an error."""
     doing = f"creating slot {slot!r}"
     deadline = time.monotonic() + wait.patience
     with _running(connection, slot, _statement(connection, slot, wait.patience, temporary)) as creation:
@@ -82,7 +84,7 @@ def create_slot(connection: Connection, slot: str, wait: Wait, *, temporary: boo
 
 
 def _statement(connection: Connection, slot: str, patience: float, temporary: bool) -> str:
-    """One message of several statements is one transaction, also where a replication connection has no others."""
+    """The statements, as one message. The server runs it as one transaction, even on a replication connection."""
     since, every = CLIENT_CHECK
     settings = ["lock_timeout = 0", f"statement_timeout = '{patience + GRACE_SECONDS:.0f}s'"]
     settings += [f"client_connection_check_interval = '{every}'"] * (connection.server_version >= since)
@@ -118,7 +120,7 @@ class _Creation:
 
 @contextmanager
 def _running(connection: Connection, slot: str, statement: str) -> Iterator[_Creation]:
-    """Run the statement that creates a slot; when the body fails it is cancelled, and the slot is gone."""
+    """Run the statement that creates a slot. If the body raises, the statement is cancelled and the slot is removed."""
     creation = _Creation(connection, statement)
     creation.thread.start()
     try:
@@ -128,7 +130,7 @@ def _running(connection: Connection, slot: str, statement: str) -> Iterator[_Cre
             with suppress(psycopg2.Error):
                 connection.cancel()
         creation.thread.join()
-        if creation.succeeded:  # just before the cancel
+        if creation.succeeded:  # it succeeded just before the cancel
             with connection.cursor() as cursor, suppress(psycopg2.Error):
                 cursor.execute(f"SELECT pg_drop_replication_slot({literal(slot)})")
         raise
@@ -136,7 +138,8 @@ def _running(connection: Connection, slot: str, statement: str) -> Iterator[_Cre
 
 @contextmanager
 def _holders_seen_by(connection: Connection) -> Iterator[Callable[[], str]]:
-    """What tells who holds up the session, asked in another one; empty-handed if that cannot be opened."""
+    """A function that lists the transactions blocking the session, by a second session; `UNKNOWN` if that cannot be
+    opened."""
     creator = connection.info.backend_pid
     try:
         beside = connect_beside(connection, application_name="dblog slot")
@@ -150,7 +153,7 @@ def _holders_seen_by(connection: Connection) -> Iterator[Callable[[], str]]:
                 with translating("looking for open transactions"):
                     cursor.execute(_HOLDERS, {"creator": creator})
                     return _described(cursor.fetchall())
-            except SourceError:  # not worth a new beginning
+            except SourceError:  # the list is not worth an error
                 return UNKNOWN
 
         yield holders
@@ -171,8 +174,8 @@ def _holder(name: str, user: str, seconds: int | None, state: str | None, query:
 
 
 def _shortened(query: str) -> str:
-    """The beginning of a query, up to the first value in it: the status is shown to more people than may read the
-    table, and values can be passwords."""
+    """The start of a query, up to its first literal. More people see the status than may read the table, and literals
+    can be passwords."""
     text = " ".join(query.split())
     value = re.search(r"['$]|(?<![\w.])\d", text)
     shown = text[: min(QUERY_CHARACTERS, value.start() if value else QUERY_CHARACTERS)]

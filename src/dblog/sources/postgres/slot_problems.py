@@ -1,4 +1,4 @@
-"""What is wrong with the replication slot of a pipeline, and the SQL that creates or drops it."""
+"""Problems of a pipeline's replication slot, and the SQL that creates or drops it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def _drop_sql(slot: str) -> str:
 def slot_problems(
     name: str, slot: Any, *, fresh: bool, database: str, reader: tuple[str | None, str | None], lost: Sequence[str]
 ) -> Iterator[Problem]:
-    """What is wrong with a slot (a row of `pg_replication_slots`, or None). A `fresh` pipeline may create it. `reader`
-    is the application and the client of the session that reads it; `lost` says why changes may be missing from it."""
+    """The problems of a slot (a row of `pg_replication_slots`, or None).
+
+    A `fresh` pipeline may create the slot. `reader` is the application and client of the session that reads it. `lost`
+    has reasons why changes may be missing from it."""
     if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
         yield Problem(f"{name!r} is not a name for a slot", "use up to 63 lower case letters, digits, underscores")
     elif slot is None and fresh:
@@ -35,7 +37,7 @@ def slot_problems(
     if slot.slot_type != "logical" or slot.plugin != "pgoutput" or slot.temporary:
         kind = f"{'temporary ' if slot.temporary else ''}{slot.slot_type}, plugin {slot.plugin!r}"
         yield Problem(f"slot {name!r} is {kind}, not a permanent one of pgoutput", "choose another slot name")
-        lost = ()  # it is somebody else's: not ours to drop
+        lost = ()  # it is not ours, so we do not suggest to drop it
     elif slot.database != database:
         yield Problem(f"slot {name!r} belongs to database {slot.database!r}", "choose another slot name")
         lost = ()

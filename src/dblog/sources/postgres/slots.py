@@ -1,4 +1,4 @@
-"""Replication slots from outside: what there is, how to remove one, and a publication for passing use."""
+"""Operations on replication slots for the command line: list, drop, and a temporary publication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dblog.errors import NotFound, PreconditionFailed, SourceError
 from dblog.sources.family import Slot
 
 PASSING = "dblog_events_"
-"""How the names of passing publications begin, and of the temporary slots that read them."""
+"""Prefix of the names of temporary publications, and of the temporary slots that read them."""
 
 _PASSING_LOCK = 0x64626C6F
 
@@ -25,7 +25,7 @@ select slot_name, plugin, temporary, active, active_pid, wal_status, safe_wal_si
 from pg_catalog.pg_replication_slots where database = current_database() order by slot_name
 """
 
-# Tables, and partitions of tables, whose updates a publication would make fail.
+# Tables and partitions without a replica identity: while they are published, the server refuses their updates.
 _UNIDENTIFIED = """
 select n.nspname, c.relname
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -44,7 +44,7 @@ where c.relkind = 'r' and c.relreplident <> 'f'
 order by 1, 2 limit 1
 """
 
-# Whoever uses a passing publication holds a lock on its name: what can be locked was left behind by somebody killed.
+# The user of a temporary publication holds a lock on its name. If the lock is free, its user was killed.
 _LEFT_BEHIND = """
 select pubname from pg_catalog.pg_publication
 where pubname like %s and pg_has_role(pubowner, 'USAGE') and pg_try_advisory_lock(%s, hashtext(pubname))
@@ -59,9 +59,9 @@ def read_slots(connection: Connection) -> list[Slot]:
 
 
 def drop_slot(connection: Connection, name: str, publication: str) -> bool:
-    """Remove an inactive slot, and its publication if there is one; whether there was. The log it kept is gone then.
+    """Drop an inactive slot and its publication. Returns whether there was a publication. The slot's log is lost.
 
-    The slot goes first: whoever still reads it keeps its publication."""
+    The slot is dropped first: if a session still reads it, that fails and the publication stays."""
     found = {slot.name: slot for slot in read_slots(connection)}
     if name not in found:
         raise NotFound(f"there is no replication slot {name!r} in this database", hint="dblog slots lists them")
@@ -77,7 +77,7 @@ def drop_slot(connection: Connection, name: str, publication: str) -> bool:
 
 
 def check_publication(connection: Connection, name: str) -> None:
-    """Raise PreconditionFailed unless there is such a publication: PostgreSQL 18 would only warn, and send nothing."""
+    """Raise PreconditionFailed unless the publication exists: PostgreSQL 18 only warns about it, and sends nothing."""
     with translating(f"looking at publication {name!r}"), connection.cursor() as cursor:
         if not _is_published(cursor, name):
             raise PreconditionFailed(
@@ -87,8 +87,10 @@ def check_publication(connection: Connection, name: str) -> None:
 
 @contextmanager
 def passing_publication(connection: Connection, tables: Collection[TableName]) -> Iterator[str]:
-    """A publication of these tables that is dropped at the end; its name. One that somebody killed has left behind is
-    dropped on this occasion. Raises PreconditionFailed rather than publish a table whose updates would then fail."""
+    """Create a temporary publication of these tables, and drop it at the end. Gives its name.
+
+    Also drops temporary publications whose users were killed. Raises PreconditionFailed for a table without a replica
+    identity, because its updates would fail while it is published."""
     name = PASSING + uuid.uuid4().hex[:12]
     with connection.cursor() as cursor:
         with translating("looking at the tables"):

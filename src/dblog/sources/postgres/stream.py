@@ -1,7 +1,7 @@
-"""The change log over the replication protocol: receive, hand to the decoder, acknowledge.
+"""The change log over the replication protocol: receive it, pass it to the decoder, acknowledge it.
 
-Messages are taken as they come and decoded together, whole transactions at a time; only of a transaction that is
-larger than `PART_BYTES` are parts decoded before it has arrived completely.
+The messages that have arrived are decoded together, as whole transactions. Only a transaction of more than `PART_BYTES`
+is decoded in parts before it has arrived completely.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from dblog.sources.postgres.slot_creation import create_slot
 TAKE_BYTES = 4 << 20
 PART_BYTES = 8 << 20
 MANY = 500
-"""With this many messages at once the stream is busy: then waiting a little saves the server two system calls each."""
+"""Messages in one read above which the stream is busy. Then a short wait saves the server two system calls per
+message."""
 PAUSE_SECONDS = 0.003
 SILENCE_SECONDS = 0.02
-"""A walsender of PostgreSQL 16 and later can miss its wake-up and sit on a commit for seconds; any message from us
-wakes it. So whoever waits for a certain commit breaks the silence after this time."""
+"""Seconds without a message after which a caller that waits for a commit pings the server. A walsender of PostgreSQL 16
+and later can miss its wake-up and hold a commit back for seconds; any message from us wakes it."""
 TEMPORARY_SECONDS = 60
-"""How long the creation of a temporary slot may wait for open transactions."""
+"""How long the creation of a temporary slot may wait for open transactions, in seconds."""
 
 
 class PostgresLog:
-    """A slot's log from a position on (`sources.base.LogStream`). A temporary slot is made here, begins now, and is
-    gone with the connection."""
+    """A slot's log from a position on (`sources.base.LogStream`). A temporary slot is created here, starts at the
+    current end of the log, and ends with the connection."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class PostgresLog:
             cursor = self._connection.cursor()
             if temporary:
                 create_slot(self._connection, slot, wait or Wait(TEMPORARY_SECONDS), temporary=True)
-            # spelled out, because the driver's own start_replication garbles names that are not ASCII
+            # Not the driver's start_replication, which corrupts names that are not ASCII.
             cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
                 f"(proto_version '1', publication_names {literal(identifier(publication))})"
@@ -78,7 +79,7 @@ class PostgresLog:
         return self._decode(took) if took else []
 
     def _take(self) -> int:
-        """Receive what is there, up to a limit; how many messages."""
+        """Receive what has arrived, up to a limit; return the number of messages."""
         before = len(self._pending)
         self._pending_bytes += self._replication.receive(self._pending, TAKE_BYTES)
         return len(self._pending) - before
@@ -104,7 +105,7 @@ class PostgresLog:
 
     @property
     def idle_position(self) -> int:
-        """A keep-alive says how far the server has looked; what it had to send up to there came before."""
+        """A keep-alive has the position that the server has read; all changes before it were sent earlier."""
         return 0 if self._pending or self._inside else self._replication.wal_end
 
     @property

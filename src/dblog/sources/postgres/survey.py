@@ -1,9 +1,9 @@
-"""What is true of the followed tables now, and which others there are to follow.
+"""The survey of PostgreSQL: the followed tables as they are now, and new tables to follow.
 
-A table is known by its OID, which its name does not tell: names come and go, and the log of a publication goes on under
-any name. What gives a table rows or takes them away without a word in the log is kept as a `state`: its membership in
-the publication (a new number when it was taken out and put back, also for another column list or row filter), the
-columns of its primary key, and its partitions.
+A table is identified by its OID, because names change while the log of a publication goes on. The `state` of a table is
+a fingerprint of everything that adds or removes rows without an entry in the log: its membership in the publication (a
+new number after it was removed and added again, or got another column list or row filter), the columns of its primary
+key, and its partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dblog.sources.problems import Problem, refuse
 
 SetupOf = Callable[[Sequence[TableName]], Setup]
 
-# Every table that could be captured, and those of the given OIDs whatever they have become.
+# Every table that could be captured, and the tables of the given OIDs, of any kind.
 _NAMES = """
 SELECT c.oid::text AS oid, n.nspname AS schema, c.relname AS name,
        NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%%'
@@ -41,8 +41,9 @@ LEFT JOIN pg_publication_rel m ON m.prrelid = c.oid AND m.prpubid = %s::oid
 WHERE c.oid = ANY (%s::oid[])
 """
 
-# The partitions of tables, the last first. One that was made as a partition was empty when it became one: then its
-# description is as old as its type. ATTACH writes all its columns anew; a default writes that of its own column.
+# The partitions of tables, the newest first. A table that was created as a partition was empty then: its column entries
+# in the catalog are as old as its type. ATTACH rewrites all column entries; a new default rewrites only that of its
+# column.
 _PARTITIONS = """
 SELECT r.root, t.relid, c.relfilenode,
        i.xmin = y.xmin AND EXISTS (
@@ -57,10 +58,10 @@ WHERE t.level > 0 ORDER BY age(i.xmin), t.relid DESC
 def survey(
     connection: Connection, setup_of: SetupOf, patterns: tuple[Pattern, ...], followed: Mapping[TableName, Followed]
 ) -> Survey:
-    """Look at all tables that the patterns name, and at those that are followed under whatever name they have.
+    """Examine all tables that match the patterns, and the followed tables under their present names.
 
-    Raises PreconditionFailed when the log of a followed table is incomplete, or the publication does not hold it and
-    may not be altered. A table that is not followed yet and cannot be is left out, with the reason."""
+    Raises PreconditionFailed if the log of a followed table is incomplete, or if the publication lacks it and we may
+    not alter the publication. A new table that cannot be followed is left out, with the reason."""
     with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
         cur.execute(_NAMES)
         found = cur.fetchall()
@@ -81,7 +82,7 @@ def survey(
         members = inspection.members()
         for table in inspection.tables:
             name = TableName(table.schema, table.name)
-            if table.oid is None:  # it has gone since it was listed: the next look sees what became of it
+            if table.oid is None:  # it was dropped after it was listed: the next survey handles it
                 tables |= {name: followed[name]} if name in followed else {}
                 continue
             wrong = _problems(inspection, table, name in members, followed=name in followed)
@@ -103,7 +104,7 @@ def survey(
 
 
 def states(connection: Connection, setup: Setup) -> dict[TableName, Followed]:
-    """What the tables of the set-up that are published are known by now."""
+    """Identity and state of the published tables of the set-up."""
     with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
         inspection = Inspection(cur, setup)
         members = inspection.members()
@@ -113,7 +114,7 @@ def states(connection: Connection, setup: Setup) -> dict[TableName, Followed]:
 
 
 def publish(connection: Connection, setup: Setup) -> None:
-    """Add those tables of the set-up to the publication that it does not hold."""
+    """Add the tables of the set-up to the publication that are not in it."""
     with translating("adding tables to the publication"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
         inspection = Inspection(cur, setup)
         members = inspection.members()
@@ -132,7 +133,7 @@ def _publication(inspection: Inspection) -> Any:
 
 
 def _problems(inspection: Inspection, table: Any, is_member: bool, *, followed: bool) -> list[Problem]:
-    """What keeps a table from being followed."""
+    """The reasons why a table cannot be followed."""
     publication = _publication(inspection)
     found = [*inspection.of_table(table, rights=not followed), *inspection.of_published_part(table)]
     if not followed:
@@ -143,11 +144,11 @@ def _problems(inspection: Inspection, table: Any, is_member: bool, *, followed: 
 
 
 Newer = Callable[[str], bool]
-"""Whether a table's partitions are those of a state and others that were made empty since."""
+"""Takes an earlier state. Whether all partitions added since then were empty when they were added."""
 
 
 def _states(inspection: Inspection, tables: Collection[Any]) -> dict[int, tuple[Followed, Newer]]:
-    """For each table, by OID, what it is known by."""
+    """Identity and state of each table, by OID."""
     roots = [t.oid for t in tables if t.kind == "p"]
     partitions: dict[int, list[tuple[int, bool]]] = {}
     for part in inspection._all(_PARTITIONS, roots) if roots else ():
@@ -180,12 +181,12 @@ def _number(*parts: int) -> int:
 
 
 def _sum(numbers: Iterable[int]) -> int:
-    """The same for the same numbers in any order."""
+    """A checksum of numbers that does not depend on their order."""
     return sum(numbers) % (1 << 64)
 
 
 def _replaced(before: Followed, now: Followed, is_member: bool, newer: Newer) -> str | None:
-    """Why the rows of a followed table must be dumped again; None when the log has shown all that happened."""
+    """Why a followed table must be dumped again; None if the log has shown all changes of its rows."""
     if before.identity != now.identity:
         return "another table has its name"
     if not is_member:

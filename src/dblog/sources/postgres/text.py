@@ -1,6 +1,6 @@
-"""Values from their text, which is what the log carries: one kernel per type, over a whole column.
+"""Values from their text form, which the log has: one kernel per type, for a whole column at once.
 
-Ordinary values take a vectorised way; only the rare ones that do not (BC, years after 9999) are looked at one by one.
+Ordinary values are decoded as arrays. Only rare ones (years BC or after 9999) are decoded one by one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def decimal_text(cells: Cells, column: PgColumn) -> pa.Array:
     precision, scale = column.arrow.precision, column.arrow.scale
     if precision > 18:
         return cast_text(cells, column)
-    # numeric(p, s) always prints s digits after the point, so both halves are found from the end.
+    # numeric(p, s) always has s digits after the point, so both parts are found from the end.
     end = cells.start + cells.length
     minus = (first == ord("-")) & valid
     point = 1 if scale else 0
@@ -72,7 +72,7 @@ _DATE = re.compile(r"(\d{4,})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}
 
 
 def temporal_text(cells: Cells, column: PgColumn) -> pa.Array:
-    """Arrow reads years 1 to 9999; infinities, earlier and later years go one by one."""
+    """Dates and timestamps. Arrow reads the years 1 to 9999; infinities and other years are read one by one."""
     end = cells.start + cells.length - 1
     usual = (cells.raw.data[cells.start + 4] == ord("-")) & (cells.raw.data[end] != ord("C"))
     usual |= cells.length < 0
@@ -94,7 +94,7 @@ def _temporal(text: str, column: PgColumn, bounds: Any) -> int:
     if not match:
         raise wrong_value(column, text)
     year, month, day = (int(part) for part in match.group(1, 2, 3))
-    # Days from the civil calendar, years beginning in March; 1 BC is year 0.
+    # Days since 1970 of a civil date, with years that begin in March; 1 BC is year 0.
     year = (1 - year if match[8] else year) - (month <= 2)
     days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * ((month + 9) % 12) + 2) // 5 + day - 719469
     if column.arrow == pa.date32():

@@ -1,7 +1,7 @@
 """The changes of a feed: tuples of a table to a change batch.
 
-A tuple is a number of columns, then for each its kind and, for a text, length and bytes. The tuples of a table are
-marched through column by column, over all rows at once.
+A tuple is its number of columns, then for each column its kind and, for a text, its length and bytes. The tuples of a
+table are decoded column by column, for all rows at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OP[[INSERT, UPDATE, DELETE, TRUNCATE]] = [Op.create, Op.update, Op.delete, Op.t
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table's tuples lie in the log: how many columns they have, and which of them make the schema's."""
+    """The layout of a table's tuples in the log: their number of columns, and which of these are in the schema."""
 
     schema: TableSchema
     width: int

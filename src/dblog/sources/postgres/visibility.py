@@ -1,8 +1,8 @@
-"""What a select sees of what the log shows, and the other way round.
+"""The difference between what the log has shown and what a select sees.
 
-A transaction's commit is in the log some time before selects see it: it must first leave the server's list of running
-transactions. And a commit that does not wait for the disk (synchronous_commit = off) is seen before it is flushed,
-while only what is flushed is sent.
+A commit is in the log some time before selects see it: the transaction must first leave the server's list of running
+transactions. On the other hand, selects see a commit with synchronous_commit = off before it is flushed, and the server
+sends only flushed log.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from dblog.core.arrays import Ints
 
-# Up to where the log is written. The server says where the next record begins: at the beginning of a page, that is
-# behind the page's header, which no record's end ever is.
+# The end of the written log. The server returns the start of the next record. At the start of a page that is after the
+# page's header, where no record can end, so the header is subtracted.
 INSERTED = """
 select lsn - case when lsn % pages.block = 24 then 24 when lsn % pages.segment = 40 then 40 else 0 end
 from (select (pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint) inserted (lsn),
@@ -23,27 +23,26 @@ from (select (pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint) i
 """
 
 FLUSH = "select pg_catalog.pg_logical_emit_message(true, 'dblog', '')"
-"""The server flushes by itself soon. A message in the log, which needs no privilege and says nothing, makes it do so
-now."""
+"""Makes the server flush its log now, by an empty message in the log, which needs no privilege."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Which transactions are over."""
+    """The server's `pg_snapshot`: which transactions have ended."""
 
     end: int
-    """This one, and all after it, had not begun."""
+    """The first transaction number that had not begun."""
     running: Ints
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """From `pg_snapshot`'s text."""
+        """Read the text of a `pg_snapshot`."""
         _, end, running = text.split(":")
         return cls(int(end), np.array([int(x) for x in running.split(",") if x], np.int64))
 
     def hidden(self, xids: Ints) -> tuple[int, ...]:
-        """Those that selects do not see. Of a number the log has 32 bits: the rest is that of the nearest number to
-        the snapshot's end."""
+        """The transactions that selects do not see yet. The log has only the lower 32 bits of a number; the upper bits
+        are those that bring it nearest to the snapshot's end."""
         full = self.end + ((xids - self.end + (1 << 31)) % (1 << 32)) - (1 << 31)
         hidden = (full >= self.end) | np.isin(full, self.running)
         return tuple(int(x) for x in np.unique(xids[hidden]))
