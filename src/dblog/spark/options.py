@@ -154,7 +154,6 @@ class Options:
     """Whether each batch is delivered as the work it consists of, for `dblog.spark.ranges` to read."""
     settings: Settings
     limit: Limit
-
     own: Mapping[str, Any]
     """The checked options that only the source's family has."""
 

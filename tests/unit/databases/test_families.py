@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ import pytest
 from dblog.databases import families
 from dblog.databases.families import MYSQL, POSTGRES, Entry, entries, entry_of, import_object, register
 from dblog.errors import ConfigError
+from dblog.pipelines.config import read_config
 from dblog.sinks.sql.sink import target_of
 from dblog.sources.family import family_of, shown_position
 from dblog.spark.options import OPTIONS, read_options
+from tests.sources.journal_family import ENTRY
 
 URLS = {
     "postgresql://ann:s3cret@db.example/shop": POSTGRES,
@@ -92,6 +95,23 @@ def test_a_family_can_be_added() -> None:
     assert mine in list(entries())
     with pytest.raises(ConfigError, match="the setting 'url' of the sink"):
         target_of("mine://host")
+
+
+def test_the_options_of_an_added_family_are_known_for_its_urls_alone(tmp_path: Path) -> None:
+    register(replace(ENTRY, options=("speed",)))
+    given = {"table": "t", "Speed": "1"}
+    assert read_options({"url": "journal:///x", **given}).address.database == "x"
+    for url, wrong in {"journal:///x": "sped", "postgresql://db.example/x": "speed"}.items():
+        with pytest.raises(ConfigError, match=f"unknown option '{wrong}'"):
+            read_options({"url": url, "table": "t", wrong: "1"})
+    file = tmp_path / "pipeline.toml"
+    for url in ("journal:///x", "postgresql://db.example/x"):
+        file.write_text(f'[source]\nurl = "{url}"\ntables = "*"\noptions = {{speed = "1"}}\n[[sink]]\ntype = "noop"\n')
+        if url.startswith("journal"):
+            assert read_config(file).source["speed"] == "1"
+        else:
+            with pytest.raises(ConfigError, match=r"source\.options has no 'speed'"):
+                read_config(file)
 
 
 def test_a_scheme_belongs_to_one_family() -> None:
