@@ -122,7 +122,8 @@ class People:
             asked.batch = asked.batch if asked.batch >= 0 else batch
 
     def close(self) -> None:
-        """Nobody wants anything new; what is paused goes on."""
+        """Nobody wants anything new; what is paused goes on, in large rounds, so that the history ends soon."""
+        self._throttle = Throttle(chunks=4, chunk_rows=3)
         for asked in self.asked:
             asked.paused = False
 

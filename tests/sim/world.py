@@ -103,7 +103,7 @@ class World:
             chunk_rows=rng.choice((1, 2, 3)),
             parallelism=rng.choice((1, 2, 3)),
             read_ahead=rng.choice((20, 1 << 20)),
-            heartbeat=rng.choice((0.5, 5.0)),
+            heartbeat=rng.choice((0.5, 2.0)),
         )
         self.drains = rng.random() < 0.3
         """Whether the stream is asked in the end to deliver what is there and stop, as by `Trigger.AvailableNow`."""
