@@ -101,6 +101,12 @@ def test_many_tables_are_patterns(tmp_path: Path) -> None:
     assert [pattern.exclude for pattern in found.read.patterns] == [False, True]
 
 
+def test_a_stream_of_mysql_has_its_own_options(tmp_path: Path) -> None:
+    found = stream(tmp_path, url="mysql://cdc:secret-7@db.example/shop", table="orders", serverId="7", dates="string")
+    assert found.read.table == ("shop", "orders")
+    assert (found.read.own["server_id"], found.read.own["dates"]) == (7, "string")
+
+
 def test_the_url_does_not_show_itself(tmp_path: Path) -> None:
     found = config(tmp_path)
     assert "secret-7" not in repr(found.source)

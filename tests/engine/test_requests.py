@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dblog.control.events import Kind
+from dblog.state.events import EventKind
 from dblog.state.requests import State, Wish, read_request
 from tests.engine.conftest import MakeQuery, on_families, rows_of
 from tests.engine.control import Control
@@ -372,7 +372,7 @@ def test_a_request_is_not_served_twice_when_its_progress_is_lost(stream: Query, 
     control.finish(dump)
     batches = stream.done
     stream.stop()
-    control.pipeline.store.delete(control.pipeline._at("progress", dump))  # the mirror was late
+    control.pipeline.store.delete(control.pipeline.at("progress", dump))  # the mirror was late
     stream.restart()
     assert not stream.step()
     assert stream.done == batches
@@ -512,7 +512,7 @@ def test_the_events_tell_what_the_algorithm_does(stream: Query, control: Control
     control.finish(dump)
     events = [e for _, e in control.pipeline.events(after=before) if e.get("dump") != "initial"]
     kinds = [e["kind"] for e in events]
-    assert set(kinds) <= set(Kind)
+    assert set(kinds) <= set(EventKind)
     first = {kind: kinds.index(kind) for kind in kinds}
     order = ["watermark_written", "watermark_seen", "round_opened", "chunk_selected", "chunk_emitted"]
     assert sorted(order, key=first.__getitem__) == order

@@ -10,8 +10,10 @@ from dblog.capture.storage import Storage
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName
 from dblog.state.requests import State
+from dblog.work.handover import read_range
+from dblog.work.lanes import Work
 from dblog.work.tasks import Emit, Select, stage
-from tests.engine.conftest import MakeQuery, on_families, on_postgres
+from tests.engine.conftest import MakeQuery, on_families, on_postgres, wait_for
 from tests.engine.control import Control
 from tests.engine.ddl import alter
 from tests.engine.query import Query
@@ -99,6 +101,27 @@ def test_files_of_tasks_that_finish_late_are_removed(
     assert {Path(f).parent.name for f in files_of(stream)} == {"chunk", "note"}
     commit_all(stream, table)
     assert files_of(stream) == set()
+
+
+@on_families
+def test_work_that_is_handed_over_is_removed_when_its_batch_is_committed(table: AnyDatabase, query: MakeQuery) -> None:
+    stream = query(tables="t", deliver="ranges", parallelism=1)
+    spool = stream.engine._spool
+    handed: list[Work] = []
+
+    def deliver() -> bool:
+        if stream.plan():
+            for part in stream.reader.partitions(stream.committed, stream.offsets[-1]):
+                (row,) = (row for batch in stream.reader.read(part) for row in batch.to_pylist())
+                handed.extend(read_range(spool, row["range"]).lane(0))
+            assert len([f for f in files_of(stream) if f.startswith("range/")]) <= 1
+            stream.done += 1
+        return stream.dumped
+
+    wait_for(deliver)
+    assert len([w for w in handed if isinstance(w, Select)]) == 6
+    stream.reader.commit(stream.committed)
+    assert not [f for f in files_of(stream) if f.startswith("range/")]
 
 
 @on_families

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from dblog.core.settings import read_settings
 from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.sql import SqlSink
 from dblog.sinks.sql.ledger import Ledger
-from dblog.spark.ranges import OPTION, RangeReader, TableRange, ranges_of
+from dblog.spark.ranges import RangeReader, TableRange, ranges_of
+from dblog.work.handover import RangeFiles
 from dblog.work.lanes import Work
 from dblog.work.tasks import Emit, Log
 from tests.conftest import Database
@@ -65,7 +66,8 @@ class Settled:
 def batch_of(work: Sequence[Work], spool: Spool, tasks: int) -> Attempt:
     """The batch as `dblog run` makes it of the same work (`dblog.pipelines.delivery`)."""
     position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
-    return Attempt(-1, position, tuple(ranges_of(_Reader(), spool, work, before=False, tasks=tasks)))  # type: ignore[arg-type]
+    with RangeFiles(spool) as files:
+        return Attempt(-1, position, tuple(ranges_of(_Reader(), files, work, before=False, tasks=tasks)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Rows:
 class _Reader:
     """Stands in for a Spark session: `ranges_of` only loads ranges with it."""
 
-    range: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def read(self) -> _Reader:
@@ -94,14 +96,13 @@ class _Reader:
     def format(self, name: str) -> _Reader:
         return self
 
-    def option(self, name: str, value: str) -> _Reader:
-        assert name == OPTION
-        return _Reader(value)
+    def options(self, **options: str) -> _Reader:
+        return _Reader(options)
 
     def load(self) -> Rows:
-        reader = RangeReader({OPTION: self.range})
+        reader = RangeReader(self.given)
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-        return Rows(pa.Table.from_batches(batches, reader._range.shape.arrow if not batches else batches[0].schema))
+        return Rows(pa.Table.from_batches(batches, reader.range().shape.arrow if not batches else batches[0].schema))
 
 
 # -- after the life -----------------------------------------------------------------------------------------

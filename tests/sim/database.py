@@ -232,11 +232,11 @@ class Database:
         self._xid += 1
         tx = Transaction(self._xid)
         if self.rng.random() < self.long and not any(other.stays for other in self._open.values()):
-            tx.stays = self.rng.choice((10, 40, 150))
+            tx.stays = self.rng.choice((10, 40, 100, 300))
         if self.rng.random() < self.truncate:
             self._truncate(tx, self.rng.choice(list(TABLES)))
         else:
-            for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
+            for _ in range(2 if tx.stays else self.rng.choice((1, 1, 1, 2, 3))):
                 self._change(tx)
         if not tx.changes:
             self._unlock(tx)

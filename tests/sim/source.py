@@ -52,11 +52,11 @@ class Surroundings(Protocol):
 class SimSource:
     """The driver's face of the source."""
 
-    writes = True
     default_schema = "public"
     decoding = ""
 
-    def __init__(self, world: Surroundings) -> None:
+    def __init__(self, world: Surroundings, *, writes: bool) -> None:
+        self.writes = writes
         self._world = world
         self._database = world.database
 
@@ -143,6 +143,11 @@ class SimSource:
         self._world.note(f"watermark {position}")
         self._answered()
         return position
+
+    def high_watermark(self) -> int:
+        self._asked()
+        self._world.note(f"high watermark {self._database.end}")
+        return self._database.end
 
     def invisible(self, xids: np.ndarray, coordinate: str | None) -> tuple[int, ...]:
         self._asked()

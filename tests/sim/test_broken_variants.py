@@ -352,7 +352,7 @@ VARIANTS: list[tuple[Callable[[Patch], None], Odds]] = [
     (acknowledged_before_the_commit, Odds(crash=0.03)),
     (log_read_on_from_the_end_of_a_repeated_batch, Odds(loss=0.03, crash=0.03)),
     (a_round_is_charged_in_every_attempt, Odds(cut=0.05)),
-    (held_dumps_are_forgotten, Odds(request=0.5)),
+    (held_dumps_are_forgotten, Odds(request=0.9, batches=12)),
     (requests_not_in_the_offset, Odds(request=0.5)),
     (shared_requests_read_nothing_by_themselves, Odds(request=0.6)),
     (requests_taken_and_not_noted, Odds(request=0.5)),

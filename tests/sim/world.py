@@ -52,7 +52,7 @@ class Odds:
     slow: float = 0.1
     """A commit that becomes visible only later."""
     truncate: float = 0.02
-    long: float = 0.1
+    long: float = 0.05
     """A transaction stays open for a while, if no other does."""
     locked: float = 0.1
     """The driver cannot select a missing chunk, because someone holds the table."""
@@ -89,7 +89,7 @@ class World:
         self.database = Database(rng, slow=self.odds.slow, truncate=self.odds.truncate, long=self.odds.long)
         self.store = Store(self.database, transactional=rng.random() < 0.5)
         self.spool = SimSpool(self.token, self.pause)
-        self.source = SimSource(self)
+        self.source = SimSource(self, writes=rng.random() < 0.8)
         self.people = People(self)
         self.offsets: list[str] = []
         """Spark's offset log: the JSON of each batch's end."""
@@ -188,7 +188,7 @@ class World:
         return Offset() if batch < 0 else self.read_offsets[batch]
 
     def close(self) -> None:
-        """The writers stop, and nothing goes wrong any more except for files that are lost."""
+        """The writers stop. Nothing goes wrong any more, except that files are lost: seldom, so that a history ends."""
         self.database.settle()
         self.closing, self.captured = True, list(TABLES)
         self.people.close()
@@ -291,7 +291,7 @@ class World:
             zombie = self.zombies[at]
             if next(zombie, self) is self or (rng.random() < 0.5 and next(zombie, self) is self):
                 del self.zombies[at]
-        if rng.random() < self.odds.loss and (files := self.spool.files()):
+        if rng.random() < (self.odds.loss / 10 if self.closing else self.odds.loss) and (files := self.spool.files()):
             lost = rng.choice(files)
             self.spool.lose(lost)
             self.note(f"file {lost} is lost")

@@ -73,6 +73,8 @@ class SinkSuite:
         with pipeline(chunkRows=5) as running:
             running.follows("t")
             running.follows("u", key=("a", "b"))
+            ranges = running.folder / "spool" / "range"
+            assert len(list(ranges.iterdir())) <= 3, "only the batch that runs has work, its tables' part and selects"
             table.execute(
                 "update t set n = n + 1 where id <= 3",
                 "update t set n = n + 1, note = null where id = 3",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from dblog.capture.spool import LogFile, Spool
@@ -16,6 +21,7 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.spark import ranges
 from dblog.spark.ranges import TableRange, ranges_of
+from dblog.work.handover import RangeFiles
 from dblog.work.lanes import Work
 from dblog.work.tasks import Emit, Log, Select, Window
 
@@ -50,7 +56,7 @@ def staged(spool: Spool, name: str, schema: TableSchema, *ids: int, dump: str = 
 
 
 def read(spark: SparkSession, spool: Spool, *work: Work, before: bool = False) -> dict[str, TableRange]:
-    found = ranges_of(spark, spool, work, before=before, tasks=2)
+    found = ranges_of(spark, RangeFiles(spool), work, before=before, tasks=2)
     return {r.schema.table.name: r for r in found}
 
 
@@ -222,3 +228,15 @@ def test_columns_that_cannot_be_told_apart_are_refused(spark: SparkSession, spoo
     with pytest.raises(ConfigError, match=f"column {name!r} of public.t") as refused:
         read(spark, spool, Log(Window(10, 30, ((write(spool, "l-1", schema, {"id": 2, "_lsn": 10}),),)), ()))
     assert "!public.t" in str(refused.value.hint)
+
+
+def test_a_range_of_a_user_is_refused_and_not_executed(spark: SparkSession, spool: Spool, tmp_path: Path) -> None:
+    class MakesFolder:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    data = base64.b64encode(zlib.compress(pickle.dumps(MakesFolder()), 1)).decode()
+    for value in (data, "../x"):
+        with pytest.raises(AnalysisException, match="ConfigError: option 'range' has the value"):
+            spark.read.format("dblog").options(range=value, spool=spool.uri).load()
+    assert not (tmp_path / "made").exists()

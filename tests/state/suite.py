@@ -97,6 +97,17 @@ class StoreSuite:
         store.close()
         assert store.stamp() != stamps[-1], "a new connection has not read what this one has"
 
+    def test_versions_tell_what_has_changed_below_a_key(self, store: Store, again: Again) -> None:
+        assert store.versions("a") == {}
+        for key in ("a", "a/b", "a/b", "a/b/c", "ab/d", "a/e"):
+            again().put(key, {"n": 1})
+        number = store.add("a", {})
+        assert store.versions("a") == {"b": 2, "e": 1, f"{number:010d}": 1}
+        assert store.versions("") == {"a": 1}
+        assert store.versions("a") == {name: document.version for name, document in store.list("a").items()}
+        store.delete("a/b")
+        assert again().versions("a") == {"e": 1, f"{number:010d}": 1}
+
     def test_what_was_put_is_got_by_every_handle(self, store: Store, again: Again) -> None:
         assert store.get("a/b") is None
         assert store.put("a/b", {"n": 1}) == 1

@@ -12,7 +12,7 @@ from dblog.control.metrics import METRICS
 from dblog.core.throttle import SETTINGS
 from dblog.state import open_store
 from dblog.state.events import EventKind
-from dblog.state.pipeline import KEEP_EVENTS, SILENT_SECONDS
+from dblog.state.pipeline import KEEP_ENDED, KEEP_ENDED_SECONDS, KEEP_EVENTS, SILENT_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs/control.md").read_text()
 
@@ -49,5 +49,14 @@ def test_the_metrics_are_all_there_are() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     assert (events.HEARTBEAT_SECONDS, events.MOST_SUBSCRIBERS, KEEP_EVENTS) == (15, 100, 10_000)
     assert (MOST_BYTES, SILENT_SECONDS) == (1 << 20, 10)
-    for said in ("After 15 s of silence", "room for a hundred", "the last ten thousand", "1 MiB", "silent for 10 s"):
+    assert (KEEP_ENDED, KEEP_ENDED_SECONDS) == (500, 90 * 86_400)
+    for said in (
+        "After 15 s of silence",
+        "room for a hundred",
+        "the last ten thousand",
+        "1 MiB",
+        "silent for 10 s",
+        "the last 500",
+        "90 days",
+    ):
         assert said in PAGE

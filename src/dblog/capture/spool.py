@@ -3,6 +3,7 @@
     log/<life>-<n>.arrow    changes of one table and schema version, in one segment of the log
     batch.json              names the log files of the batch that was planned last
     chunk/, note/           staged chunks (`dblog.capture.chunk_files`)
+    range/<file>.jsonl      work of a batch, handed over to tasks (`dblog.work.handover`)
 
 Nothing here must survive: the log can be read again from the database, and a lost chunk is selected again. But what
 does survive a crash is used: a planned batch is delivered again from the files that `batch.json` names, because another
@@ -15,6 +16,7 @@ import base64
 import contextlib
 import itertools
 import json
+import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,12 +117,32 @@ class Spool(ChunkFiles):
         except (OSError, ValueError):
             return False
 
+    def log_path(self, name: str) -> str:
+        return self._path("log", name)
+
+    # -- ranges: work that is handed over --------------------------------------------------------------------
+
+    def write_range_file(self, lines: Sequence[str]) -> tuple[str, str]:
+        """Write a range file; its name and its path."""
+        name = uuid.uuid4().hex
+        path = self._path("range", f"{name}.jsonl")
+        with self._guarded("write", path), self._open_output(path) as sink:
+            sink.write("\n".join(lines).encode())
+        return name, path
+
+    def read_range_file(self, name: str) -> list[str]:
+        path = self._path("range", f"{name}.jsonl")
+        with self._guarded("read", path), self._filesystem().open_input_stream(path) as stream:
+            return str(stream.read(), "utf-8", "replace").split("\n")
+
     # -- removal ---------------------------------------------------------------------------------------------
 
     def sweep(self, keep: Collection[str], batch: Segments = ()) -> None:
-        """Remove what an earlier life left behind: all chunks but those to keep, and all log files but the batch's."""
+        """Remove what an earlier life left behind: all chunks but those to keep, all log files but the batch's, and all
+        ranges."""
         kept = {f.path for segment in batch for f in segment}
         self.remove(p for p in self._list("log") if p not in kept)
+        self.remove(self._list("range"))
         self.sweep_chunks(keep)
 
 

@@ -22,16 +22,16 @@ _FLAGS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off
 
 @dataclass(frozen=True)
 class Kind:
-    """What values a setting takes."""
+    """The allowed values of a setting."""
 
     takes: str
-    """In words, as the answer to "allowed is"."""
+    """The allowed values in words, to follow "allowed is"."""
     read: Callable[[Any], Any]
-    """Checks a value and returns it; raises ValueError or TypeError."""
+    """Returns the checked value; raises ValueError or TypeError."""
     from_text: Callable[[str], Any] | None = None
     """Likewise for a text; None if `read` takes texts."""
     table: bool = False
-    """Whether the value is a table, so that { file = "x" } is an entry of it and not a secret."""
+    """Whether the value is a table of the file. Then { file = "x" } is an entry of it, not a secret."""
     absent: str | None = None
     """The word for having no value, like auto or none."""
     bounds: tuple[float, float] | None = None
@@ -44,15 +44,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its name, what it does, what it takes, its default."""
+    """One setting: its name, its effect, its allowed values and its default."""
 
     name: str
     about: str
     kind: Kind
     default: Any = _MISSING
-    """Without one, the setting must be given."""
+    """The value if it is not given. A setting without a default must be given."""
     secret: bool = False
-    """Whether its value is never shown, and may be written as { env = "NAME" } or { file = "/path" }."""
+    """Whether the value is a secret: it is never shown, and may be { env = "NAME" } or { file = "/path" }."""
     computed: str | None = None
     """The default in words, where it is computed from other settings."""
 
@@ -110,7 +110,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def number(least: float, most: float, takes: str | None = None) -> Kind:
-    """A whole number where the bounds are whole."""
+    """A number between two bounds; a whole number if the bounds are whole."""
     whole = isinstance(least, int) and isinstance(most, int)
 
     def read(value: Any) -> float:
@@ -205,7 +205,7 @@ def _plain(bound: float) -> str:
 
 
 def read_settings(where: str, given: Mapping[str, Any], known: Sequence[Setting]) -> dict[str, Any]:
-    """A value for each known setting. Raises ConfigError that names the key, the value and what is allowed."""
+    """The value of each known setting. Raises ConfigError with the key, the value and the allowed values."""
     values, problems = check_settings(where, given, known)
     if problems:
         raise problems[0]
@@ -215,7 +215,7 @@ def read_settings(where: str, given: Mapping[str, Any], known: Sequence[Setting]
 def check_settings(
     where: str, given: Mapping[str, Any], known: Sequence[Setting]
 ) -> tuple[dict[str, Any], list[ConfigError]]:
-    """A value for each setting that is right, and every problem."""
+    """The value of each correct setting, and all problems."""
     names = [s.name for s in known]
     values = {}
     problems = [
@@ -247,6 +247,6 @@ def wrong_value(what: str, setting: Setting, value: Any) -> ConfigError:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The known name that was probably meant, as the beginning of a hint."""
+    """The start of a hint: the known name that was probably meant."""
     close = difflib.get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}? " if close else ""

@@ -19,6 +19,7 @@ from dblog.sinks.route import Route, routed
 from dblog.spark.failure import plain
 from dblog.spark.options import read_options
 from dblog.spark.ranges import TableRange, ranges_of, run_selects, work_of
+from dblog.work.handover import RangeFiles
 from dblog.work.lanes import Work
 from dblog.work.tasks import Emit, Log
 
@@ -57,9 +58,9 @@ class Delivery:
         """Whether the sink has been given anything."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        work = work_of(frame)
-        with _Beside(lambda: run_selects(self._spark, self._options, work, tasks=self._tasks)):
-            batch = self._batch(number, work)
+        work = work_of(frame, self._spool)
+        with RangeFiles(self._spool) as files, self._selects(files, work):
+            batch = self._batch(number, files, work)
             if batch.tables:
                 self._write(batch)
         noted = [self._spool.noted(w.chunk.id) for w in work if isinstance(w, Emit)]
@@ -71,8 +72,11 @@ class Delivery:
         """Do not wait any longer for a sink that is away."""
         self._stopped.set()
 
-    def _batch(self, number: int, work: Sequence[Work]) -> Batch:
-        ranges = ranges_of(self._spark, self._spool, work, before=self._before, tasks=self._tasks)
+    def _selects(self, files: RangeFiles, work: Sequence[Work]) -> _Beside:
+        return _Beside(lambda: run_selects(self._spark, files, self._options, work, tasks=self._tasks))
+
+    def _batch(self, number: int, files: RangeFiles, work: Sequence[Work]) -> Batch:
+        ranges = ranges_of(self._spark, files, work, before=self._before, tasks=self._tasks)
         position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
         return Batch(number, position, tuple(routed(_table(r), self._routes) for r in ranges))
 

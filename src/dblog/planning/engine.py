@@ -35,6 +35,7 @@ from dblog.planning.settings import Settings
 from dblog.planning.state_sync import StateSync
 from dblog.sources.base import Source, Wait
 from dblog.state.store import Store
+from dblog.work.handover import NO_ROWS, write_ranges
 from dblog.work.tasks import Emit, Log, Select, Window
 
 _T = TypeVar("_T")
@@ -134,6 +135,15 @@ class Engine:
             work += [Emit(window, c) for c in present]
         work += [Select(c) for c in end.read]
         return work
+
+    def hand_over(self, start: Offset, end: Offset) -> str | None:
+        """Write the work between two offsets to the spool as a range; its name, or None when there is no work."""
+        work = self.batch(start, end)
+        if not work or end.position is None:
+            return None
+        (name,), path = write_ranges(self._spool, [(NO_ROWS, [tuple(work)])])
+        self._made.setdefault(end.position, []).append(path)
+        return name
 
     def commit(self, end: Offset) -> None:
         """Spark has committed the batch that ends here: nothing of it is needed again."""

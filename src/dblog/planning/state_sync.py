@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from dblog.core.offset import Offset, Tally
 from dblog.core.schema import TableSchema
 from dblog.core.throttle import Throttle
 from dblog.errors import DBLogError, StateError
+from dblog.state.dump_index import DumpIndex
 from dblog.state.events import event
 from dblog.state.mirror import Delivered, mirrored, taken
-from dblog.state.pipeline import Pipeline, request_number
+from dblog.state.pipeline import Pipeline, request_number, too_many
 from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
 from dblog.state.store import Store
 
@@ -28,6 +29,8 @@ EXCHANGE_SECONDS = 0.2
 """How often the store is asked whether anybody has written; it is read only then."""
 STATUS_SECONDS, IDLE_SECONDS = 1.0, 3.0
 """How often the status is written: while it changes or a dump runs, and while nothing happens."""
+PRUNE_SECONDS = 3600.0
+"""How often dumps that ended long ago are forgotten. A tenth too many that have ended are forgotten at once."""
 MOST_EVENTS = 5000
 """Events that wait to be carried out; more are dropped, the oldest first."""
 
@@ -69,9 +72,12 @@ class StateSync:
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._schemas: dict[str, TableSchema] = {}
         self._progress: dict[str, Progress] = {}
+        """Of the dumps that have not ended, of those that the last batch speaks of, and of the stream's own."""
         self._saved: dict[str, Progress] = {}
+        """What the store has of it, as far as the stream knows."""
         self._read = ""
-        self._dumps: Sequence[Dump] = ()
+        self._index: DumpIndex | None = None
+        self._prune_at = 0.0
         self._throttle = Throttle()
         self._last_status: Mapping[str, Any] = {}
         self._ran = 0.0
@@ -146,8 +152,7 @@ class StateSync:
                 if store is None:
                     store, self._read = self._open_store(), ""
                     pipeline = Pipeline(store, self._name)
-                    pipeline.open()
-                    pipeline.prune()
+                    self._opened(pipeline)
                 self._exchange(pipeline)
                 if last or time.monotonic() > due:
                     due = time.monotonic() + (STATUS_SECONDS if self._say_status(pipeline) else IDLE_SECONDS)
@@ -182,17 +187,28 @@ class StateSync:
             self._error = error
             self._changed.notify_all()
 
+    def _opened(self, pipeline: Pipeline) -> None:
+        """Begin with a store: everything of it is new."""
+        pipeline.open()
+        self._prune(pipeline)
+        self._index = DumpIndex(pipeline)
+        for name in OWN:
+            if (progress := pipeline.progress(name)) is not None:
+                self._progress.setdefault(name, progress)
+                self._saved.setdefault(name, progress)
+
+    def _prune(self, pipeline: Pipeline) -> None:
+        pipeline.prune()
+        self._prune_at = time.monotonic() + PRUNE_SECONDS
+
     def _exchange(self, pipeline: Pipeline) -> None:
+        assert self._index is not None
         stamp = pipeline.store.stamp()
         if stamp != self._read:
-            self._dumps, self._throttle, self._read = pipeline.dumps(), pipeline.settings(), stamp
-            for dump in self._dumps:
-                self._progress.setdefault(dump.id, dump.progress)
-                self._saved.setdefault(dump.id, dump.progress)
+            self._look(pipeline, self._index)
+            self._read = stamp
         elif not (self._admitted or self._delivered or self._schemas or self._events):
             return
-        dumps = self._dumps
-        wishes = {d.id: d.wish for d in dumps}
         with self._changed:
             admitted, self._admitted = self._admitted, []
             delivered, self._delivered = self._delivered, []
@@ -200,21 +216,25 @@ class StateSync:
         for name, tables in admitted:
             self._admit(name, tables)
         for batch in delivered:
-            self._mirror(pipeline, batch, wishes)
+            self._mirror(pipeline, batch, self._index)
         for name, progress in self._progress.items():
             if self._saved.get(name, Progress()) != progress:
                 pipeline.mirror(name, progress)
                 self._saved[name] = progress
+        if delivered:
+            self._let_go(self._index, delivered[-1].dumps)
+        if too_many(self._index.ended) or time.monotonic() > self._prune_at:
+            self._prune(pipeline)
+            self._look(pipeline, self._index)
         for version, schema in schemas.items():
             pipeline.saw_schema(version, {**described(schema), "seen_at": time.time()})
         events = [self._events.popleft() for _ in range(len(self._events))]
         if events:
             pipeline.tell(events)
+        wishes = self._index.wishes
         inbox = Inbox(
             store=pipeline.store.id,
-            requests=tuple(
-                d for d in dumps if d.id not in OWN and not replace(d, progress=self._progress[d.id]).state.ended
-            ),
+            requests=tuple(self._index.open(self._progress)),
             held=frozenset(name for name, wish in wishes.items() if wish is Wish.pause),
             cancelled=frozenset(name for name, wish in wishes.items() if wish is Wish.cancel),
             throttle=self._throttle,
@@ -222,21 +242,44 @@ class StateSync:
         with self._changed:
             self._inbox = inbox
 
+    def _look(self, pipeline: Pipeline, index: DumpIndex) -> None:
+        """Read what people have written since the last time."""
+        for name, progress in index.look().items():
+            self._progress.setdefault(name, progress)
+            self._saved.setdefault(name, progress)
+        self._forget([name for name in self._progress if not index.has(name)])
+        self._throttle = pipeline.settings()
+
+    def _let_go(self, index: DumpIndex, spoken_of: Collection[str]) -> None:
+        """Forget the progress of requests that are over and that the last batch does not speak of."""
+        over = [name for name, progress in self._progress.items() if progress.state.ended and name not in OWN]
+        for name in over:
+            index.end(name)
+        self._forget([name for name in over if name not in spoken_of])
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._progress.pop(name, None)
+            self._saved.pop(name, None)
+
     def _admit(self, name: str, tables: Mapping[str, TableProgress]) -> None:
         old = self._progress.get(name, Progress())
         if old.state.ended:  # the first dump of tables that joined later
             old = Progress()
         self._progress[name] = replace(old, tables={**old.tables, **tables})
 
-    def _mirror(self, pipeline: Pipeline, batch: Delivered, wishes: Mapping[str, Wish]) -> None:
-        """Bring the progress of every dump up to a batch: of those it speaks of, and of those it has ended."""
+    def _mirror(self, pipeline: Pipeline, batch: Delivered, index: DumpIndex) -> None:
+        """Bring the progress of every dump up to a batch: of those it speaks of, and of those it has ended. A request
+        that the store has no more has no progress."""
         since, self._ran = self._ran, batch.at
-        for name in sorted({*self._progress, *batch.dumps}):
-            old = self._progress.get(name, Progress())
+        for name in sorted(filter(index.has, {*self._progress, *batch.dumps})):
+            if name not in self._progress:
+                self._progress[name] = self._saved[name] = pipeline.progress(name) or Progress()
+            old = self._progress[name]
             number = None if name in OWN else request_number(name)
             if name not in batch.dumps and (old.state.ended or not taken(name, number, old, batch, pipeline.store.id)):
                 continue
-            wish = wishes.get(name, Wish.run)
+            wish = index.wishes.get(name, Wish.run)
             runs = old.state is State.running and wish is Wish.run and since
             seconds = max(0.0, batch.at - since) if runs else 0.0
             new = mirrored(name, old, batch, cancelled=wish is Wish.cancel, seconds=seconds)

@@ -1,20 +1,19 @@
 """A batch as ranges: how `dblog run` hands the rows of each table to a sink.
 
-A stream with the option `deliver = ranges` has no rows of tables. It delivers, once per batch, the *work* that the
-batch consists of (`dblog.work.tasks`), as one row. The receiver reads what it wants of it with a batch reader of the
-same format: `ranges_of` gives the log of one table and the chunks of one table as typed DataFrames, with the columns
-that the table has in this batch, so that new columns flow without a restart. All of them are read on the executors.
+A stream with the option `deliver = ranges` has no rows of tables. It delivers, once per batch, one row: the name of a
+range (`dblog.work.handover`) that has the *work* of the batch (`dblog.work.tasks`). The receiver reads what it wants of
+it with a batch reader of the same format: `ranges_of` gives the log of one table and the chunks of one table as typed
+DataFrames, with the columns that the table has in this batch, so that new columns flow without a restart. All of them
+are read on the executors.
 
-Ranges are files on the spool. They are there until the stream's batch is committed, and no longer.
+Ranges, and the files that they name, are on the spool until the stream's batch is committed, and no longer.
 """
 
 from __future__ import annotations
 
-import base64
-import pickle
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,13 +23,15 @@ from pyspark.sql.types import StructType
 
 from dblog.capture.spool import LogFile, Spool
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.errors import ConfigError
 from dblog.spark.options import read_options
+from dblog.work.handover import NO_ROWS, Lanes, Range, RangeFiles, read_range
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed, check_names
 from dblog.work.tasks import Emit, Log, Select, Window
 
 OPTION = "range"
-HANDED = pa.schema([pa.field("work", pa.binary())])
+HANDED = pa.schema([pa.field("range", pa.string())])
 """The one column of a stream that delivers ranges."""
 PART_ROWS = 100_000
 """The log of a table is read in parts of about this many rows, one Spark task each."""
@@ -48,14 +49,15 @@ class Handed:
         raise AssertionError("ranges are read by their readers")
 
 
-def handed(work: Sequence[Work]) -> pa.RecordBatch:
-    """The row that hands over a batch's work."""
-    return pa.record_batch([pa.array([pickle.dumps(tuple(work))], pa.binary())], schema=HANDED)
+def handed(name: str) -> pa.RecordBatch:
+    """The row that hands over a batch's work: the name of its range."""
+    return pa.record_batch([pa.array([name], pa.string())], schema=HANDED)
 
 
-def work_of(batch: DataFrame) -> list[Work]:
+def work_of(batch: DataFrame, spool: Spool) -> list[Work]:
     """The work of a batch, from the stream's DataFrame of it."""
-    return [item for row in batch.collect() for item in pickle.loads(row.work)]
+    ranges = [read_range(spool, row.range) for row in batch.collect()]
+    return [work for found in ranges for number in range(found.size) for work in found.lane(number)]
 
 
 @dataclass(frozen=True)
@@ -74,52 +76,79 @@ class TableRange:
     """Whether there may be changes or rows with something in `_unchanged`."""
 
 
-def ranges_of(spark: SparkSession, spool: Spool, work: Sequence[Work], *, before: bool, tasks: int) -> list[TableRange]:
-    """What there is to read in a batch, table by table, in the order of the tables' first appearance."""
+def ranges_of(
+    spark: SparkSession, files: RangeFiles, work: Sequence[Work], *, before: bool, tasks: int
+) -> list[TableRange]:
+    """What a batch has for each table, in the order of the tables' first appearance. The DataFrames can be read as long
+    as `files` are there."""
     logs = [Log(_only(w.window), w.chunks) for w in work if isinstance(w, Log)]
     emits = [Emit(_only(w.window, w.chunk.table), w.chunk) for w in work if isinstance(w, Emit)]
-    files = [f for log in logs for f in log.window.files]
-    tables = dict.fromkeys([*(f.table for f in files), *(e.chunk.table for e in emits)])
+    names = dict.fromkeys([*(f.table for log in logs for f in log.window.files), *(e.chunk.table for e in emits)])
     found = [
-        _table_range(spark, spool, [_of(log, table) for log in logs], [e for e in emits if e.chunk.table == table],
-                     before=before, tasks=tasks)
-        for table in tables
-    ]  # fmt: skip
-    return [table for table in found if table is not None]
+        _table_work(files.spool, [_of(log, name) for log in logs], [e for e in emits if e.chunk.table == name], tasks)
+        for name in names
+    ]
+    tables = [table for table in found if table is not None]
+    ranges = [(Typed(t.schema, before), lanes) for t in tables for lanes in (t.log_lanes, t.emit_lanes) if lanes]
+    written = iter(files.write(ranges) if ranges else ())
+
+    def load(lanes: Lanes) -> DataFrame | None:
+        named = {"spool": files.spool.uri, OPTION: next(written)} if lanes else None
+        return None if named is None else spark.read.format("dblog").options(**named).load()
+
+    return [_table_range(table, load(table.log_lanes), load(table.emit_lanes)) for table in tables]
 
 
-def run_selects(spark: SparkSession, options: Mapping[str, str], work: Sequence[Work], *, tasks: int) -> None:
+def run_selects(
+    spark: SparkSession, files: RangeFiles, options: Mapping[str, str], work: Sequence[Work], *, tasks: int
+) -> None:
     """Stage the chunks that the batch is to select, on the executors."""
     selects = [w for w in work if isinstance(w, Select)]
     if selects:
-        lanes = tuple(tuple(selects[n::tasks]) for n in range(min(tasks, len(selects))))
-        request = Range(read_options(options).spool, Typed(_NOTHING, before=False), lanes)
-        spark.read.format("dblog").options(**{**options, OPTION: request.encode()}).load().count()
+        lanes = [tuple(selects[n::tasks]) for n in range(min(tasks, len(selects)))]
+        (name,) = files.write([(NO_ROWS, lanes)])
+        spool = {"spool": files.spool.uri}
+        spark.read.format("dblog").options(**{**options, **spool, OPTION: name}).load().count()
 
 
-def _table_range(
-    spark: SparkSession, spool: Spool, logs: Sequence[Log], emits: Sequence[Emit], *, before: bool, tasks: int
-) -> TableRange | None:
-    files = [f for log in logs for f in log.window.files]
+@dataclass(frozen=True)
+class _TableWork:
+    """What a batch has to do for one table."""
+
+    schemas: Sequence[TableSchema]
+    logs: Sequence[Log]
+    emits: Sequence[Emit]
+    log_lanes: Lanes
+    emit_lanes: Lanes
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        return merged(self.schemas)
+
+
+def _table_work(spool: Spool, logs: Sequence[Log], emits: Sequence[Emit], tasks: int) -> _TableWork | None:
     staged = _chunk_schemas(spool, emits)
     emits = [e for e in emits if staged[e.chunk.id].columns]
-    schemas = [*_log_schemas(spool, files), *(staged[e.chunk.id] for e in emits)]
+    schemas = [
+        *_log_schemas(spool, [f for log in logs for f in log.window.files]),
+        *(staged[e.chunk.id] for e in emits),
+    ]
     if not schemas:
         return None  # the table was gone when it was to be read
-    schema = merged(schemas)
-    check_names(schema)
-    shape = Typed(schema, before)
+    log_lanes = [(part,) for log in logs for part in _parts(log)]
+    emit_lanes = [tuple(emits[n::tasks]) for n in range(min(tasks, len(emits)))]
+    work = _TableWork(schemas, logs, emits, log_lanes, emit_lanes)
+    check_names(work.schema)
+    return work
 
-    def load(lanes: Sequence[tuple[Work, ...]]) -> DataFrame:
-        return spark.read.format("dblog").option(OPTION, Range(spool.uri, shape, tuple(lanes)).encode()).load()
 
-    changes = load([(part,) for log in logs for part in _parts(log)]) if files else None
-    rows = load([tuple(emits[n::tasks]) for n in range(min(tasks, len(emits)))]) if emits else None
-    if rows is not None and len({e.chunk.dump for e in emits}) > 1:
-        rows = rows.dropDuplicates(list(schema.key))  # two dumps may have read one row; both have read the same
-    truncates = [at for log in logs for f in log.window.files for at in f.truncates if _inside(log.window, at)]
-    incomplete = any(f.incomplete for f in files) or len({s.version for s in schemas}) > 1
-    return TableRange(schema, changes, rows, max(truncates, default=None), incomplete)
+def _table_range(work: _TableWork, changes: DataFrame | None, rows: DataFrame | None) -> TableRange:
+    if rows is not None and len({e.chunk.dump for e in work.emits}) > 1:
+        rows = rows.dropDuplicates(list(work.schema.key))  # two dumps may have read one row; both have read the same
+    files = [f for log in work.logs for f in log.window.files]
+    truncates = [at for log in work.logs for f in log.window.files for at in f.truncates if _inside(log.window, at)]
+    incomplete = any(f.incomplete for f in files) or len({s.version for s in work.schemas}) > 1
+    return TableRange(work.schema, changes, rows, max(truncates, default=None), incomplete)
 
 
 def _of(log: Log, table: TableName) -> Log:
@@ -184,57 +213,41 @@ def merged(schemas: Sequence[TableSchema]) -> TableSchema:
 
 # -- the reader ------------------------------------------------------------------------------------------------------
 
-_NOTHING = TableSchema(TableName("", ""), (), ())
 
-
-@dataclass(frozen=True)
-class Range:
-    """Part of a batch's work, and what its rows are to look like."""
-
-    spool: str
-    shape: Typed
-    lanes: tuple[tuple[Work, ...], ...]
-
-    def encode(self) -> str:
-        """As an option of Spark's."""
-        return base64.b64encode(zlib.compress(pickle.dumps(self), 1)).decode()
-
-    @staticmethod
-    def decode(text: str) -> Range:
-        found = pickle.loads(zlib.decompress(base64.b64decode(text)))
-        assert isinstance(found, Range)
-        return found
-
-    @property
-    def schema(self) -> StructType:
-        return from_arrow_schema(self.shape.arrow, prefer_timestamp_ntz=True)
-
-
-@dataclass
 class Part(InputPartition):
-    """What one Spark task reads."""
+    """What one Spark task reads: its number among the tasks of the range."""
 
-    lane: tuple[Work, ...]
-
-    def __init__(self, lane: tuple[Work, ...]) -> None:
-        self.lane = lane
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
 
 
 class RangeReader(DataSourceReader):
     """Reads a range. It needs the source, and with it the stream's options, only to select chunks."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._range = Range.decode(options[OPTION])
+        self._name = options[OPTION]
         self._options = {name: value for name, value in options.items() if name != OPTION}
+        if "spool" not in self._options:
+            raise ConfigError("option 'range' needs the option spool, which has the file that it names")
+        self._spool = Spool(self._options["spool"])
+
+    def range(self) -> Range:
+        """What the option names. Raises ConfigError when it does not name a range."""
+        return read_range(self._spool, self._name)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Part(lane) for lane in self._range.lanes]
+        return [Part(number) for number in range(self.range().size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        shape = self._range.shape
-        arrow = to_arrow_schema(self._range.schema, timezone="UTC")
-        spool = Spool(self._range.spool)
-        rows = delivered(partition.lane, shape, spool, lambda: read_options(self._options).source, before=shape.before)
-        for batch in rows:
+        found = self.range()
+        arrow = to_arrow_schema(spark_schema(found), timezone="UTC")
+        lane, before = found.lane(partition.value), found.shape.before
+        for batch in delivered(
+            lane, found.shape, self._spool, lambda: read_options(self._options).source, before=before
+        ):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
+
+
+def spark_schema(found: Range) -> StructType:
+    """The columns of a range's rows, as Spark has them."""
+    return from_arrow_schema(found.shape.arrow, prefer_timestamp_ntz=True)

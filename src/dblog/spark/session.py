@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+
+from dblog.work.lanes import SWITCH
 
 # Saves a fifth of a task's time: Arrow's Java does not check the bounds of every single value. Whole batches are
 # checked before they leave Python.
@@ -64,13 +66,23 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
     alone = re.fullmatch(r"local(\[.*\])?", master) is not None and "SPARK_LOCAL_IP" not in os.environ
     here = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if alone else {}
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**TUNED, **here, **{k.replace("__", "."): v for k, v in settings.items()}}.items():
+    for name, value in {
+        **TUNED,
+        **tuning(os.environ),
+        **here,
+        **{k.replace("__", "."): v for k, v in settings.items()},
+    }.items():
         builder = builder.config(name, value)
     # the address of Spark's web page can only be set so
     with _environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):
         spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def tuning(environment: Mapping[str, str]) -> dict[str, str]:
+    """The setting that gives the executors this environment's switch of `dblog.work.lanes.tune_worker`."""
+    return {f"spark.executorEnv.{SWITCH}": environment[SWITCH]} if SWITCH in environment else {}
 
 
 @contextmanager

@@ -26,9 +26,9 @@ from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
 from dblog.planning.engine import Engine
 from dblog.spark.options import Options, read_options
-from dblog.spark.ranges import OPTION, Handed, Range, RangeReader, handed
+from dblog.spark.ranges import OPTION, Handed, RangeReader, handed, spark_schema
 from dblog.state import open_store
-from dblog.work.lanes import Work, delivered, lanes, settle
+from dblog.work.lanes import Work, delivered, lanes, tune_worker
 from dblog.work.rows import Enveloped, Shape, Typed
 
 
@@ -45,9 +45,9 @@ class DBLogSource(DataSource):
         return "dblog"
 
     def schema(self) -> StructType:
-        settle()
+        tune_worker()
         if OPTION in self.options:
-            return Range.decode(self.options[OPTION]).schema
+            return spark_schema(RangeReader(self.options).range())
         options = read_options(self.options)
         return _spark_schema(_shape(options).arrow)
 
@@ -55,7 +55,7 @@ class DBLogSource(DataSource):
         return ChangeReader(read_options(self.options), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        settle()
+        tune_worker()
         if OPTION in self.options:
             return RangeReader(self.options)
         raise ConfigError(
@@ -74,6 +74,13 @@ class Lane(InputPartition):
     def __init__(self, work: tuple[Work, ...], shape: Shape) -> None:
         self.work = work
         self.shape = shape
+
+
+class Handover(InputPartition):
+    """The name of the range that has a batch's work."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -109,10 +116,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             engine.drain()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        between = Offset.from_json(start), Offset.from_json(end)
         with self._reporting() as (engine, shape):
-            work = engine.batch(Offset.from_json(start), Offset.from_json(end))
-        if self._options.ranges:
-            return [Lane(tuple(work), shape)] if work else []
+            if self._options.ranges:
+                name = engine.hand_over(*between)
+                return [] if name is None else [Handover(name)]
+            work = engine.batch(*between)
         return [Lane(lane, shape) for lane in lanes(work, self._options.settings.parallelism)]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -125,7 +134,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _started(self) -> tuple[Engine, Shape]:
         if self._running is None:
-            settle()
+            tune_worker()
             options = self._options
             source, shape = options.source, _shape(options)
             if _spark_schema(shape.arrow) != self._schema:
@@ -165,11 +174,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the executors -------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Handover):
+            yield handed(partition.value)
+            return
         assert isinstance(partition, Lane)
         options = self._options
-        if options.ranges:
-            yield handed(partition.work)
-            return
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         spool, before = Spool(options.spool), options.settings.before
         for batch in delivered(partition.work, partition.shape, spool, lambda: options.source, before=before):

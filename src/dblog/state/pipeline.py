@@ -38,6 +38,9 @@ UNREADY_SECONDS = 60.0
 """How long, in seconds, a pipeline may wait for its sink or restart until it is not ready; a file may say otherwise."""
 
 KEEP_ENDED = 500
+"""How many dumps are remembered that have ended, about; older ones are forgotten."""
+KEEP_ENDED_SECONDS = 90 * 86_400.0
+"""How long a dump is remembered after its end."""
 KEEP_EVENTS = 10_000
 
 
@@ -75,16 +78,16 @@ class Pipeline:
     def submit(self, request: Request) -> Dump:
         """Request a dump. It begins when the pipeline runs and reads the request."""
         created_at, salt = time.time(), uuid.uuid4().hex[:4]
-        number = self.store.add(self._at("requests"), {**request.to_json(), "created_at": created_at, "salt": salt})
+        number = self.store.add(self.at("requests"), {**request.to_json(), "created_at": created_at, "salt": salt})
         return Dump(request_id(number, salt), request, created_at)
 
     def dumps(self) -> list[Dump]:
         """All dumps there is anything to say of, the oldest first."""
-        wishes, progress = self.store.list(self._at("wishes")), self.store.list(self._at("progress"))
+        wishes, progress = self.store.list(self.at("wishes")), self.store.list(self.at("progress"))
         known: dict[str, tuple[Request, float | None]] = {
             name: (Request(), None) for name in OWN if name in progress or name in wishes
         }
-        for number, document in self.store.list(self._at("requests")).items():
+        for number, document in self.store.list(self.at("requests")).items():
             value = document.value
             known[request_id(int(number), value["salt"])] = Request.from_json(value), value["created_at"]
         return [
@@ -112,7 +115,7 @@ class Pipeline:
         """Pause, resume or cancel a dump. Raises StateError if it has ended or is cancelled, which cannot be undone."""
         while True:
             dump = self.dump(dump_id)
-            seen = self.store.get(self._at("wishes", dump.id))
+            seen = self.store.get(self.at("wishes", dump.id))
             if seen is not None:
                 dump = replace(dump, wish=Wish(seen.value["wish"]))
             if dump.state.ended or dump.wish is Wish.cancel:
@@ -122,21 +125,21 @@ class Pipeline:
                 raise StateError(f"dump {dump.id} is {ended} already", hint="make a new request")
             wanted = {"wish": str(wish), "at": time.time()}
             with contextlib.suppress(Conflict):
-                self.store.put(self._at("wishes", dump.id), wanted, version=seen.version if seen else 0)
+                self.store.put(self.at("wishes", dump.id), wanted, version=seen.version if seen else 0)
                 return replace(dump, wish=wish)
 
     def settings(self) -> Throttle:
-        document = self.store.get(self._at("settings"))
+        document = self.store.get(self.at("settings"))
         return known(Throttle, document.value if document else {})
 
     def change(self, given: Mapping[str, Any]) -> Throttle:
         """Change some settings. Raises ConfigError for those that are unknown or out of range."""
         changed = read_settings(given)
         while True:
-            document = self.store.get(self._at("settings"))
+            document = self.store.get(self.at("settings"))
             value, version = (document.value, document.version) if document else ({}, 0)
             try:
-                self.store.put(self._at("settings"), {**value, **changed}, version=version)
+                self.store.put(self.at("settings"), {**value, **changed}, version=version)
             except Conflict:
                 continue
             return known(Throttle, {**value, **changed})
@@ -147,7 +150,7 @@ class Pipeline:
         Two processes write about a pipeline, each its own document. While `delivery` says that the stream waits for its
         sink or restarts, that is the state: the source's process may be idle then, dead, or not yet started.
         """
-        said, delivery = self.store.get(self._at("status")), self.store.get(self._at("delivery"))
+        said, delivery = self.store.get(self.at("status")), self.store.get(self.at("delivery"))
         if said is None:
             status: dict[str, Any] = {"pipeline": self.name, "state": "never started"}
         else:
@@ -170,10 +173,10 @@ class Pipeline:
 
     def schemas(self) -> dict[str, Value]:
         """Every table schema that an event was captured with, by its version."""
-        return {version: document.value for version, document in self.store.list(self._at("schemas")).items()}
+        return {version: document.value for version, document in self.store.list(self.at("schemas")).items()}
 
     def events(self, after: int | None = None, limit: int = 1000) -> Sequence[tuple[int, Value]]:
-        return self.store.tail(self._at("events"), after=after, limit=limit)
+        return self.store.tail(self.at("events"), after=after, limit=limit)
 
     def forget(self) -> None:
         """Remove the pipeline from the store."""
@@ -187,39 +190,54 @@ class Pipeline:
             self.store.put(self._root, {"name": self.name, "created_at": time.time()}, version=0)
 
     def say(self, status: Value) -> None:
-        self.store.put(self._at("status"), {**status, "updated_at": time.time()})
+        self.store.put(self.at("status"), {**status, "updated_at": time.time()})
 
     def deliver(self, delivery: Value) -> None:
         """Write whether batches are delivered: `state`, `since`, `reason`, `restarts`, `unready_after`, and `failed`,
         the error that ended the stream."""
-        self.store.put(self._at("delivery"), {**delivery, "updated_at": time.time()})
+        self.store.put(self.at("delivery"), {**delivery, "updated_at": time.time()})
 
     def ended(self, error: str | None) -> None:
         """Write that the pipeline has ended. The source's process may not have done so: Spark kills it."""
-        document = self.store.get(self._at("status"))
+        document = self.store.get(self.at("status"))
         if document is not None or error is not None:
             state = {"state": "stopped" if error is None else "failed", "error": error}
             self.say({**(document.value if document is not None else {}), **state})
 
     def mirror(self, dump_id: str, progress: Progress) -> None:
-        self.store.put(self._at("progress", dump_id), progress.to_json())
+        self.store.put(self.at("progress", dump_id), progress.to_json())
 
     def saw_schema(self, version: str, schema: Value) -> None:
-        if self.store.get(self._at("schemas", version)) is None:
-            self.store.put(self._at("schemas", version), schema)
+        if self.store.get(self.at("schemas", version)) is None:
+            self.store.put(self.at("schemas", version), schema)
 
     def tell(self, events: Sequence[Value]) -> None:
-        self.store.append(self._at("events"), events, keep=KEEP_EVENTS)
+        self.store.append(self.at("events"), events, keep=KEEP_EVENTS)
+
+    def progress(self, dump_id: str) -> Progress | None:
+        """The progress of a dump, if the store has any."""
+        document = self.store.get(self.at("progress", dump_id))
+        return None if document is None else Progress.from_json(document.value)
 
     def prune(self) -> None:
-        """Forget the oldest of the dumps that have ended."""
-        ended = [d for d in self.dumps() if d.state.ended and d.id not in OWN]
-        for dump in ended[:-KEEP_ENDED]:
-            self.store.delete(self._at("requests", f"{request_number(dump.id):010d}"))
-            self.store.delete(self._at("wishes", dump.id))
-            self.store.delete(self._at("progress", dump.id))
+        """Forget dumps that have ended, all but the last ones, and those that ended long ago. Also forget wishes and
+        progress that have no request."""
+        # read before the requests: a wish for a request that is added meanwhile must stay
+        about = {kind: self.store.versions(self.at(kind)) for kind in ("wishes", "progress")}
+        dumps = self.dumps()
+        ended = [d for d in dumps if d.state.ended and d.id not in OWN]
+        long_ago = time.time() - KEEP_ENDED_SECONDS
+        last = {d.id for d in ended[-KEEP_ENDED:] if (d.progress.finished_at or long_ago) >= long_ago}
+        for dump in ended:
+            if dump.id not in last:
+                self.store.delete(self.at("requests", f"{request_number(dump.id):010d}"))
+        kept = {*OWN, *(d.id for d in dumps if not d.state.ended), *last}
+        for kind, names in about.items():
+            for name in names.keys() - kept:
+                self.store.delete(self.at(kind, name))
 
-    def _at(self, *parts: str) -> str:
+    def at(self, *parts: str) -> str:
+        """The key of a document of the pipeline."""
         return "/".join((self._root, *parts))
 
 
@@ -232,6 +250,11 @@ def ready(status: Mapping[str, Any]) -> bool:
 
 def _silent(document: Value) -> bool:
     return time.time() - float(document.get("updated_at", 0.0)) > SILENT_SECONDS
+
+
+def too_many(ended: int) -> bool:
+    """Whether it is time to prune: a tenth more dumps have ended than are kept."""
+    return ended > KEEP_ENDED * 1.1
 
 
 def request_id(number: int, salt: str) -> str:

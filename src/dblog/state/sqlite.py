@@ -87,6 +87,12 @@ class SQLiteStore:
             ).fetchall()
         return {name: Document(json.loads(value), version) for name, value, version in found}
 
+    def versions(self, prefix: str) -> dict[str, int]:
+        with self._reading() as db:
+            return dict(
+                db.execute("SELECT name, version FROM document WHERE parent = ?", [_checked(prefix)]).fetchall()
+            )
+
     def put(self, key: str, value: Value, *, version: int | None = None) -> int:
         parent, name = _split(key)
         text = _text(value)

@@ -45,6 +45,11 @@ class Store(Protocol):
         """The documents directly below a key, by their last part, in order."""
         ...
 
+    def versions(self, prefix: str) -> dict[str, int]:
+        """The versions of the documents directly below a key, by their last part: what has changed, without reading
+        it."""
+        ...
+
     def put(self, key: str, value: Value, *, version: int | None = None) -> int:
         """Write a document and give its new version. With `version` only if that is the present one (0: there is
         none), else Conflict."""

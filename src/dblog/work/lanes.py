@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -11,7 +12,7 @@ from functools import cache
 import pyarrow as pa
 
 from dblog.capture.spool import Spool
-from dblog.errors import ConnectionLost, KeyChanged, TableLocked
+from dblog.errors import ConfigError, ConnectionLost, KeyChanged, TableLocked
 from dblog.sources.base import Source
 from dblog.work.rows import Shape, in_order, regrouped
 from dblog.work.tasks import Emit, Log, Select, emitted_rows, log_changes, stage
@@ -20,8 +21,11 @@ Work = Log | Emit | Select
 
 SMALL_LOG_ROWS = 10_000
 """A log of at most this many rows does not get a Spark task of its own."""
+SWITCH = "DBLOG_TUNE_WORKERS"
+"""The environment variable that says whether workers are tuned: true (the default) or false. It belongs to the session
+and not to a stream: the streams of a session share its workers."""
 KEPT_BYTES = 128 << 20
-"""So much memory a process may keep that it has used before and may use again."""
+"""Freed memory that a tuned worker keeps instead of giving it back to the kernel, in bytes."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
@@ -44,7 +48,7 @@ def delivered(
     lane: Iterable[Work], shape: Shape, spool: Spool, source: Callable[[], Source], *, before: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a lane, in batches of a size that Spark likes. Runs on an executor."""
-    settle()
+    tune_worker()
     return regrouped(rows for work in lane for rows in _rows(work, shape, spool, source, before))
 
 
@@ -65,12 +69,17 @@ def _rows(
 
 
 @cache
-def settle() -> None:
-    """Once per process of Spark's that runs our code: keep what will be used again.
+def tune_worker() -> None:
+    """Once per Python process of Spark's that runs our code: keep what will be used again, unless `SWITCH` says no.
 
-    Some of them collect garbage after everything they are asked, which takes 50 ms, and what is loaded by now is not
-    garbage. And glibc gives memory back to the kernel when one portion of the log is done, to get it again, page by
-    page, for the next: a tenth of the time."""
+    Some of them collect garbage after each call, which takes 50 ms, and what is loaded by now is not garbage. And glibc
+    gives memory back to the kernel when one portion of the log is done, to get it again, page by page, for the next: a
+    tenth of the time. Other code that Spark runs in these processes has the same settings then."""
+    wanted = os.environ.get(SWITCH, "true")
+    if wanted not in ("true", "false"):
+        raise ConfigError(f"{SWITCH} is {wanted!r}", hint="set it to true or false, or leave it out")
+    if wanted == "false":
+        return
     gc.collect()
     gc.freeze()
     with suppress(AttributeError, OSError):  # other libraries do not have it

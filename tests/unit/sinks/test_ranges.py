@@ -1,4 +1,4 @@
-"""What a batch is handed over as: schemas put together, the log in parts, the request that a reader gets."""
+"""What a batch is handed over as: schemas put together, the log in parts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from dblog.core.event import Op, change_schema
 from dblog.core.offset import Chunk, Extent
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.spark import ranges
-from dblog.spark.ranges import Range, handed, merged
-from dblog.work.rows import Typed
-from dblog.work.tasks import Emit, Log, Select, Window
+from dblog.spark.ranges import handed, merged
+from dblog.work.tasks import Log, Window
 
 ID = Column("id", "int", pa.int32())
 N = Column("n", "int", pa.int32())
@@ -74,18 +73,8 @@ def test_a_log_without_files_has_no_parts() -> None:
     assert list(ranges._parts(Log(Window(5, 9, ()), ()))) == []
 
 
-def test_a_request_survives_its_way_to_the_reader() -> None:
-    chunk = Chunk("c-0", "initial", NAME, Extent(upto=("9",)), stamp="s")
-    window = Window(5, 9, ((file(1),),))
-    request = Range(
-        "/spool", Typed(table(ID, NOTE), False), ((Log(window, (chunk,)), Select(chunk)), (Emit(window, chunk),))
-    )
-    assert Range.decode(request.encode()) == request
-    assert request.schema.names[:3] == ["id", "note", "_op"]
-
-
 def test_a_batch_is_handed_over_as_one_row() -> None:
-    row = handed([Log(Window(5, 9, ()), ())])
+    row = handed("0.0")
     assert (row.num_rows, row.schema) == (1, ranges.HANDED)
 
 

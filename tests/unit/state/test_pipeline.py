@@ -359,6 +359,26 @@ def test_the_oldest_of_what_has_ended_is_forgotten(pipeline: Pipeline, monkeypat
     assert request_number(pipeline.submit(Request()).id) == 10
 
 
+def test_what_has_ended_long_ago_is_forgotten(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, late, unknown = (pipeline.submit(Request()).id for _ in range(3))
+    now = time.time()
+    pipeline.mirror(old, Progress(State.completed, finished_at=now - module.KEEP_ENDED_SECONDS - 60))
+    pipeline.mirror(late, Progress(State.completed, finished_at=now - module.KEEP_ENDED_SECONDS + 60))
+    pipeline.mirror(unknown, Progress(State.failed))
+    pipeline.prune()
+    assert [d.id for d in pipeline.dumps()] == [late, unknown]
+
+
+def test_progress_and_wishes_without_a_request_are_forgotten(pipeline: Pipeline) -> None:
+    there = pipeline.submit(Request()).id
+    for each in (there, "99-abcd", "initial"):
+        pipeline.mirror(each, Progress(State.running))
+        pipeline.store.put(f"pipelines/orders/wishes/{each}", {"wish": "pause"})
+    pipeline.prune()
+    for kind in ("progress", "wishes"):
+        assert set(pipeline.store.list(f"pipelines/orders/{kind}")) == {there, "initial"}
+
+
 def test_few_that_have_ended_are_all_kept(pipeline: Pipeline) -> None:
     ids = [pipeline.submit(Request()).id for _ in range(3)]
     for each in ids:

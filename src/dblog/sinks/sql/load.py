@@ -94,6 +94,7 @@ def load(
     done = rows.mapInArrow(TaskLoad(target, stage, tuple(names), table, tuple(key)), _DONE).collect()
     for told in done:
         if told.error is not None:
+            # `Load` has pickled it in our own task of this very query; no row of a source or a user gets in there
             error = pickle.loads(told.error)
             assert isinstance(error, SinkError)
             raise error

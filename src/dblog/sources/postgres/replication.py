@@ -3,6 +3,13 @@
 The driver can read this stream itself, but then it also answers the server on its own account: it confirms log that it
 believes to be of no interest. What is confirmed is for Spark's checkpoint alone to say, so here every message that
 goes to the server is ours.
+
+The functions of libpq are called by `ctypes`. The public module `pq` of psycopg 3 has the same functions. Measured with
+psycopg 3.3.8 (binary) and psycopg2 2.9.13: a million inserted rows of pgoutput, on two busy cores, six runs of each in
+turn. `pq` needs 0.68 s of CPU time (0.65 to 0.72), this module 1.40 s (1.33 to 1.42); with the decoder it is 1.6 s. The
+time on the clock is the same within its spread (9.7 s and 10.4 s, 8.5 to 11.7): the server is slower than both. So
+psycopg 3 would save CPU time of the driver, but would not deliver the log faster. It would be a second driver beside
+psycopg2, or replace that everywhere; then this module should change with it.
 """
 
 from __future__ import annotations
