@@ -27,6 +27,13 @@ def test_the_version_is_a_release() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", dblog.__version__)
 
 
+def test_the_changelog_has_the_version_below_the_unreleased() -> None:
+    page = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (\S+)", page, re.MULTILINE)[:2] == ["Unreleased", dblog.__version__]
+    section = page.partition(f"## {dblog.__version__}")[2]
+    assert re.findall(r"^### (\w+)", section, re.MULTILINE)[:3] == ["Added", "Changed", "Fixed"]
+
+
 def test_the_documents_show_the_version() -> None:
     assert re.findall(r"^dblog (\d\S+)$", (ROOT / "docs/cli.md").read_text(), re.MULTILINE) == [dblog.__version__]
 

@@ -88,7 +88,7 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     from dblog.sources.family import shown_position
     from dblog.state.pipeline import ALIVE
 
-    def place(name: str) -> str:
+    def position(name: str) -> str:
         return shown_position(now.get("source"), now.get(name))
 
     if now.get("error"):
@@ -108,8 +108,8 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         behind = f"; the log arrives {duration(captured)} after the commit" if captured is not None else ""
         yield "lag", f"{duration(now.get('lag_seconds'))}, {size(now.get('lag_bytes'))}{behind}"
     if "position" in now:
-        reached = f"{place('position')} delivered, {place('captured')} captured"
-        yield "position", f"{reached}, {place('latest')} is the end of the log"
+        reached = f"{position('position')} delivered, {position('captured')} captured"
+        yield "position", f"{reached}, {position('latest')} is the end of the log"
     if "wal_status" in (now.get("slot_health") or {}):
         yield "slot", _slot(now["slot_health"])
     if "events" in now or "rows" in now:

@@ -34,7 +34,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Family:
+class ServerFamily:
     """The differences between MySQL and MariaDB servers."""
 
     name: str
@@ -46,12 +46,12 @@ class Family:
     """Statements for the accounts that a new server has."""
 
 
-MARIADB = Family(
+MARIADB = ServerFamily(
     "mariadb",
     ("--skip-test-db", "--auth-root-authentication-method=socket", "--skip-name-resolve"),
     {"binlog_format": "ROW", "innodb_log_file_size": "64M"},
 )
-MYSQL = Family(
+MYSQL = ServerFamily(
     "mysql",
     ("--initialize-insecure", "--innodb-redo-log-capacity=64M"),
     {"innodb_redo_log_capacity": "64M", "secure_file_priv": "", "mysqlx": "OFF"},
@@ -63,7 +63,7 @@ MYSQL = Family(
 class Install:
     """A server's program, and the program that creates its data directory."""
 
-    family: Family
+    family: ServerFamily
     program: Path
     creator: Path
 
@@ -122,7 +122,7 @@ class MySQLServer(OwnServer):
         return f"MySQLServer({self._scheme}, {f'port={self._port}' if self.running else 'stopped'})"
 
     @property
-    def family(self) -> Family:
+    def family(self) -> ServerFamily:
         return self._install.family
 
     def url(self, database: str = "", user: str = USER, password: str | None = None) -> str:

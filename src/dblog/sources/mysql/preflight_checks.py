@@ -198,7 +198,7 @@ class Inspection:
                 yield Problem(what, fix)
 
     def _of_retention(self) -> Iterator[Problem]:
-        why = "a stream that stands still for longer loses its place"
+        why = "a stream that stands still for longer loses its position"
         if self._all(
             "select 1 from information_schema.routines where routine_schema = 'mysql' and "
             "routine_name = 'rds_show_configuration'"

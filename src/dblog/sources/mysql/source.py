@@ -40,30 +40,30 @@ from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Ch
 ABSENT = "it did not exist when the stream started: what was delivered of it stays until a table has its name again"
 
 CHECKED_TABLES = 20
-"""How many tables a heartbeat looks at; the next one goes on with the others."""
+"""How many tables one survey checks. The next survey goes on with the others."""
 
 
 @dataclass
 class _Learnt:
-    """What one stream has learnt while it reads the log."""
+    """What a stream has learned from its log. It belongs to the source object, not to the process."""
 
     followed: dict[TableName, TableSchema | None] = field(default_factory=dict)
-    """The tables that the log is decoded for, as they were when they were first met; None for one that was not there
-    yet. Of those that come later, the log is decoded from then on."""
+    """The tables that the log is decoded for, with the schema that each had at first; None for a table that did not
+    exist yet. For a table that is added later, the log is decoded from then on."""
     files: dict[int, int] = field(default_factory=dict)
-    """When each file of the log that has been read was begun."""
+    """The creation time of each log file that was read."""
     shift: int = 0
-    """How far the numbers of the server's files are shifted in the positions of the stream."""
+    """What is added to the server's file numbers in the stream's positions."""
     checked: int = 0
-    """How many tables the heartbeats have looked at."""
+    """How many tables the surveys have checked."""
 
 
 @dataclass(frozen=True)
 class MySQL(Relational[Connection]):
-    """A MySQL or MariaDB server and the tables to follow. Connections are per process, made when needed.
+    """A MySQL or MariaDB server and the tables to follow. Each process opens its connections when it needs them.
 
-    The server commits in the order of its log, so that a select that begins after a watermark was written sees all that
-    the log shows before it.
+    The server makes commits visible in the order of its log. So a select that begins after a watermark was written sees
+    everything that the log has before it.
     """
 
     address: Address
@@ -74,7 +74,7 @@ class MySQL(Relational[Connection]):
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
     writes: bool = True
-    """Watermarks are written; otherwise windows end without writing anything."""
+    """Whether watermarks are written. Otherwise windows end without writing anything."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
@@ -88,14 +88,14 @@ class MySQL(Relational[Connection]):
         self._with(lambda connection: preflight.prepare(connection, setup))
 
     def setup(self, *, followed: Collection[TableName] | None = None) -> preflight.Setup:
-        """What is wanted of the server; `followed` is None for a new stream."""
+        """What the preflight checks; `followed` is None for a new stream."""
         return self._setup_of(self._demanded(followed))
 
     def _setup_of(self, tables: tuple[TableName, ...]) -> preflight.Setup:
         return preflight.Setup(tables, self.server_id, self.columns, self.writes)
 
     def _check_some(self, tables: Collection[TableName]) -> None:
-        """See that the tables can still be followed, some at a time: each asks the catalog several questions."""
+        """Check that the tables can still be followed, a few of them at a time: each needs several queries."""
         names = sorted(tables)
         at = self._learnt.checked % max(len(names), 1)
         some = (names[at:] + names[:at])[:CHECKED_TABLES]
@@ -103,7 +103,7 @@ class MySQL(Relational[Connection]):
         self._learnt.checked = at + len(some)
 
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
-        """The log has the changes of every table, and says what happens to those that are followed."""
+        """Finds new tables. The log has the changes of all tables, and shows what happens to the followed ones."""
         self._check_some(followed)
         with translating("listing the tables"):
             found = select_tables(self.patterns, self._with(self._candidates))
@@ -149,7 +149,7 @@ class MySQL(Relational[Connection]):
 
     @property
     def _shift(self) -> int:
-        """What the positions of the stream have more than the server's own."""
+        """The difference of the stream's positions to the server's own."""
         return position(self._learnt.shift, 0)
 
     def check_position(self, position: int, coordinate: str | None) -> None:
@@ -160,7 +160,7 @@ class MySQL(Relational[Connection]):
         """MySQL and MariaDB keep nothing for a stream."""
 
     def stream(self, position: int, coordinate: str | None) -> MySQLLog:
-        # called by the thread of the log, and a connection is one thread's
+        # called by the capture thread, so it needs its own connection
         followed = self._learnt.followed
         if not followed:
             followed.update(self._describe(self.names("log"), "log"))
@@ -229,8 +229,9 @@ class MySQL(Relational[Connection]):
         return self.latest()
 
     def invisible(self, xids: Ints, coordinate: str | None) -> tuple[int, ...]:
-        """Commits become visible in the order of the log. So after a watermark was written all before it is visible;
-        without one the server says how far it is: MariaDB by the position, MySQL by the GTIDs of what is visible."""
+        """Commits become visible in the order of the log. So after a watermark was written, everything before it is
+        visible. Without watermarks the server is asked: MariaDB for the visible position, MySQL for the visible
+        GTIDs."""
         if self.writes:
             return ()
 
@@ -248,14 +249,14 @@ class MySQL(Relational[Connection]):
     def select(self, table: TableName, extent: Extent, key: str | None) -> MySQLSelection:
         def open_(connection: Connection) -> TableSchema:
             with connection.cursor() as cursor:
-                # the first statement of a transaction takes the lock that keeps the table's definition as it is
+                # the first statement of a transaction takes the lock that protects the table's definition
                 cursor.execute("start transaction read only")
                 cursor.execute(f"select 1 from {identifier(*table)} limit 0")
             if key is not None and chunks.primary_key(connection, table) != key:
                 raise KeyChanged(f"the primary key of table {table} is not {key} any more")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
-        self._session("chunks")  # a server that does not let us in says nothing about the table
+        self._session("chunks")  # raises if we cannot connect, which is not an error of the table
         with self._reading(f"reading table {table}"):
             return MySQLSelection(self, self._narrowed(self._with(open_, "chunks")), extent)
 
@@ -296,7 +297,7 @@ class MySQL(Relational[Connection]):
 
 
 class _Tables:
-    """Which tables the log is decoded for (`decoder.Tables`)."""
+    """The tables that the log is decoded for (`table_ids.CapturedTables`)."""
 
     def __init__(self, source: MySQL, followed: dict[TableName, TableSchema | None]) -> None:
         self._source = source
@@ -353,7 +354,7 @@ class _Tables:
 
 @dataclass(frozen=True)
 class MySQLSelection:
-    """A chunk read, one transaction: while it lasts nobody can alter the table."""
+    """The read of a chunk, in one transaction. The table cannot be altered until it ends."""
 
     _source: MySQL
     schema: TableSchema

@@ -33,9 +33,9 @@ from dblog.sources.postgres.visibility import Snapshot
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 SEARCH_PATH = 'search_path = "$user", public'
-"""Where the names in conditions and probes are looked up, as people expect; our own statements qualify all names."""
+"""The search path for users' conditions and probes: PostgreSQL's default. Our own statements qualify all names."""
 
-# Everything that could be captured: ordinary and partitioned tables, but not partitions of their own.
+# Everything that could be captured: ordinary and partitioned tables, but not their partitions.
 _CANDIDATES = """
 select n.nspname, c.relname
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -52,16 +52,17 @@ from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slo
 
 @dataclass
 class _Learnt:
-    """What one stream has learnt while it reads the log."""
+    """What a stream has learned. It belongs to the source object, not to the process."""
 
     names: Mapping[str, TableName] = field(default_factory=dict)
-    """The names under which tables are followed, by their OIDs. Replaced as a whole, never changed: the thread of the
-    log reads it."""
+    """The names under which tables are followed, by OID. It is replaced, never modified, because the capture thread
+    reads it."""
 
 
 @dataclass(frozen=True)
 class Postgres(Relational[Connection]):
-    """A PostgreSQL database, a slot on it, and the tables to follow. Connections are per process, made when needed."""
+    """A PostgreSQL database, its slot, and the tables to follow. Each process opens its connections when it needs
+    them."""
 
     address: Address
     patterns: tuple[Pattern, ...]
@@ -72,7 +73,7 @@ class Postgres(Relational[Connection]):
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
     writes: bool = True
-    """Watermarks are written; otherwise windows end without writing anything."""
+    """Whether watermarks are written. Otherwise windows end without writing anything."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
@@ -82,9 +83,9 @@ class Postgres(Relational[Connection]):
         return "public"
 
     def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
-        """What the preflight looks at; `followed` is None for a new stream."""
+        """What the preflight checks; `followed` is None for a new stream."""
         demanded = self._demanded(followed)
-        if followed is not None:  # a followed table that is not there now is looked for by its OID, in `survey`
+        if followed is not None:  # `survey` looks for a missing followed table by its OID
             there = set(self._with(self._candidates))
             demanded = tuple(name for name in demanded if name in there or name not in followed)
         return replace(self._setup_of(demanded), fresh=followed is None, followed=frozenset(followed or ()))
@@ -100,12 +101,12 @@ class Postgres(Relational[Connection]):
         return self._with(lambda connection: survey.survey(connection, self._setup_of, self.patterns, followed))
 
     def admit(self, tables: Collection[TableName]) -> Admitted:
-        """A transaction that wrote to a table before it was published, and commits later, is not in the log: see
+        """The log lacks transactions that wrote to a table before it was published and commit later: see
         `Admitted.running`."""
         setup = self._setup_of(tuple(tables))
         self._with(lambda connection: survey.publish(connection, setup))
         if not self.writes:
-            self._ask(visibility.FLUSH)  # an idle log must move on for anything to change in it
+            self._ask(visibility.FLUSH)  # otherwise the log of an idle database stays where it is
         running = self._running()
         found = self._with(lambda connection: survey.states(connection, setup))
         self.follow(found)
@@ -160,7 +161,7 @@ class Postgres(Relational[Connection]):
         self.check_position(position, coordinate)
 
         def resolve(relation: Relation) -> TableSchema | None:
-            """A table that is followed keeps its name here, whatever name it has got."""
+            """A followed table keeps the name it is followed by, even after a rename."""
             table = self._learnt.names.get(str(relation.oid))
             if table is None and not select_tables(self.patterns, [TableName(relation.schema, relation.name)]):
                 return None
@@ -170,11 +171,11 @@ class Postgres(Relational[Connection]):
                     refuse_deferrable_keys(cursor, [relation.oid], self.slot)
                     return relation_schema(cursor, relation, self.types, table)
 
-            self._session("log")  # a server that does not let us in says nothing about the table
+            self._session("log")  # raises if we cannot connect, which is not an error of the table
             try:
                 return self._narrowed(self._with(schema, "log"))
             except PreconditionFailed:
-                # one that nobody follows is passed over; of one that is followed, the rows must be dumped again
+                # a table that is not followed is ignored; a followed one must be dumped again
                 found = None if table is None else self._describe([table], "log").get(table)
                 return found and Unidentified(found.table, found.columns, found.key, str(relation.oid))
 
@@ -182,13 +183,13 @@ class Postgres(Relational[Connection]):
         return PostgresLog(self.address, self.slot, self.publication, position, decoder)
 
     def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> None:
-        """A slot is one server's."""
+        """None: a slot belongs to one server."""
 
     def comparable(self, coordinate: str | None, other: str | None) -> bool:
         return True
 
     def repeat(self, position: int, coordinate: str | None, end: str | None) -> None:
-        """What is left of the slot's log has the batch where it was."""
+        """None: the slot's log has the batch at its positions."""
 
     def _slot(self) -> dict[str, Any]:
         found = self._ask(
@@ -279,13 +280,13 @@ class Postgres(Relational[Connection]):
     def _open(self, role: str) -> Connection:
         connection = connect(self.address, application_name=f"dblog {role}")
         with translating("preparing the session"), connection.cursor() as cursor:
-            # a watermark must not wait for a standby: it only has to reach the log
+            # the commit of a watermark need not wait for a standby: it only has to reach the log
             cursor.execute("set synchronous_commit = local")
             cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
         return connection
 
     def _read_only_begin(self, session: Connection) -> Sequence[str]:
-        # after its first snapshot, which every query takes, a transaction cannot become one that writes
+        # after its first query a read-only transaction cannot be made writable
         return ("begin read only", f"set local statement_timeout = '{PEOPLE_SECONDS}s'", f"set local {SEARCH_PATH}")
 
     def _alive(self, session: Connection) -> bool:
@@ -297,8 +298,8 @@ class Postgres(Relational[Connection]):
 
 @dataclass(frozen=True)
 class PostgresSelection:
-    """A chunk read, one transaction: the lock that its first statement took, the one every select takes, keeps the
-    schema as it is until the rows are read."""
+    """The read of a chunk, in one transaction. The lock of its first statement, which every select takes, protects the
+    schema until the rows are read."""
 
     _source: Postgres
     schema: TableSchema
@@ -309,6 +310,6 @@ class PostgresSelection:
             own = self._extent.where is not None or bool(self._extent.keys)
             with self._source._reading(f"reading table {self.schema.table}", everything=own):
                 chunks.select(connection, self.schema, self._extent, take)
-                connection.cursor().execute("rollback")  # what a condition has set for the session ends here
+                connection.cursor().execute("rollback")  # undoes settings that a condition may have changed
 
         self._source._with(read, "chunks")
