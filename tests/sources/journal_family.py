@@ -13,7 +13,7 @@ from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
 from dblog.databases.families import Address, Entry
 from dblog.errors import ConfigError
-from dblog.sources.family import Family, Preflight, Request, Slots, slot_name
+from dblog.sources.family import Family, Preflight, Slots, SourceOptions, slot_name
 from tests.sources.journal import SCHEMA, JournalSource, JournalStream
 
 ENTRY = Entry("Journal", ("journal",), "journal:///path", source="tests.sources.journal_family:FAMILY")
@@ -60,25 +60,27 @@ class JournalFamily:
     def own_options(self, values: OptionValues, address: Address, slot: str) -> Mapping[str, Any]:
         return {}
 
-    def source(self, request: Request) -> JournalSource:
-        if request.columns is not None:
+    def source(self, options: SourceOptions) -> JournalSource:
+        if options.columns is not None:
             raise ConfigError("a journal delivers all columns", hint="leave out the option columns")
-        return JournalSource(request.address.endpoint[2], request.patterns, request.before, request.writes)
+        return JournalSource(options.address.endpoint[2], options.patterns, options.before, options.writes)
 
     @contextmanager
-    def preflight(self, request: Request, *, followed: Collection[TableName] | None = None) -> Iterator[Preflight]:
-        source = self.source(request)
+    def preflight(
+        self, options: SourceOptions, *, followed: Collection[TableName] | None = None
+    ) -> Iterator[Preflight]:
+        source = self.source(options)
         yield Preflight({}, tuple(source.tables()), source.problems, lambda: "")
 
     @contextmanager
-    def temporary_stream(self, request: Request, publication: str | None) -> Iterator[JournalStream]:
+    def temporary_stream(self, options: SourceOptions, publication: str | None) -> Iterator[JournalStream]:
         if publication is not None:
             raise ConfigError("a journal has no publications", hint="leave out --publication")
-        source = self.source(request)
+        source = self.source(options)
         origin = source.origin()
         yield source.stream(origin.position, origin.coordinate)
 
-    def all_tables(self, request: Request) -> str:
+    def all_tables(self, options: SourceOptions) -> str:
         return "*"
 
     def shown(self, position: int) -> str:

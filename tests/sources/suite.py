@@ -540,7 +540,7 @@ class SourceSuite:
             assert there.probe("select 42") == 42.0
         with pytest.raises(SourceError):
             there.probe("no such query")
-        with options.family.preflight(options.request) as preflight:
+        with options.family.preflight(options.of_source) as preflight:
             assert list(preflight.tables) == [table]
             assert not [problem for problem in preflight.problems() if problem.fatal]
             assert isinstance(preflight.admin_sql(), str)
@@ -550,7 +550,7 @@ class SourceSuite:
         options = read_options({"url": database.url, "tables": "t"})
         found: list[Run] = []
         deadline = time.monotonic() + SECONDS
-        with options.family.temporary_stream(options.request, None) as stream:
+        with options.family.temporary_stream(options.of_source, None) as stream:
             database.commit(insert(10))
             while not events(found):
                 assert time.monotonic() < deadline

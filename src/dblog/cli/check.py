@@ -81,7 +81,7 @@ def check(
         raise ConfigError("there is neither a file nor both of --url and --tables", hint="dblog check shop.toml")
     given = {"url": url, "tables": tables, "slot": slot, "publication": publication, "watermark": watermark}
     options = read_options({name: value for name, value in given.items() if value is not None})
-    with options.family.preflight(options.request) as there:
+    with options.family.preflight(options.of_source) as there:
         if admin_sql:
             _print_sql(there.admin_sql(), as_json)
             return
@@ -100,7 +100,7 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
     if admin_sql:
         scripts = []
         for stream in streams:  # each has a slot of its own
-            with stream.read.family.preflight(stream.read.request) as there:
+            with stream.read.family.preflight(stream.read.of_source) as there:
                 scripts.append(there.admin_sql())
         _print_sql("\n".join(dict.fromkeys("".join(scripts).splitlines())) + "\n", as_json)
         return

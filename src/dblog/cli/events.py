@@ -51,7 +51,7 @@ def events(
     left = number
     with terminable(), ExitStack() as stack:
         options = read_options({"url": url, "tables": tables})
-        log = stack.enter_context(options.family.temporary_stream(options.request, publication))
+        log = stack.enter_context(options.family.temporary_stream(options.of_source, publication))
         notes().print(f"following {', '.join(map(str, options.source.tables()))}; Ctrl-C ends", soft_wrap=True)
         for run in _read(log):
             for line in _lines(run, options.family.shown):

@@ -72,7 +72,7 @@ def _look(url: str, name: str | None) -> tuple[Database, str]:
 
     whole = read_options({"url": url, "tables": "*.*", "slot": name or "dblog_init"})
     name = name or slug(whole.address.database)
-    tables = whole.family.all_tables(whole.request)
+    tables = whole.family.all_tables(whole.of_source)
     given = {"url": url, "tables": tables, "slot": name}
     ways = {"table": _problems(given, "table")}
     if any(p.fatal for p in ways["table"]):
@@ -95,7 +95,7 @@ def _problems(given: Mapping[str, str], watermark: str) -> Sequence[Problem]:
     from dblog.spark.options import read_options
 
     options = read_options({**given, "watermark": watermark})
-    with options.family.preflight(options.request) as there:
+    with options.family.preflight(options.of_source) as there:
         return there.problems()
 
 

@@ -101,7 +101,7 @@ def check_routes(streams: Sequence[Stream]) -> None:
 
 def _check_stream(stream: Stream) -> StreamFindings:
     resumes, followed = stream.resumes, None if stream.resumes is None else stream.resumes.tables
-    with stream.read.family.preflight(stream.read.request, followed=followed) as there:
+    with stream.read.family.preflight(stream.read.of_source, followed=followed) as there:
         problems = [*there.problems(), *_unfit_names(stream)]
     if resumes is not None and resumes.position is not None and not any(p.lost for p in problems):
         try:

@@ -26,7 +26,7 @@ OURS = "dblog_"
 
 
 @dataclass(frozen=True)
-class Request:
+class SourceOptions:
     """What a source is made from: checked options of a stream."""
 
     address: Address
@@ -118,27 +118,27 @@ class Family(Protocol):
         ...
 
     def own_options(self, values: OptionValues, address: Address, slot: str) -> Mapping[str, Any]:
-        """Check the options that only this family has (`Entry.options`). What it returns is `Request.own`. Raises
+        """Check the options that only this family has (`Entry.options`). What it returns is `SourceOptions.own`. Raises
         ConfigError."""
         ...
 
-    def source(self, request: Request) -> Source:
+    def source(self, options: SourceOptions) -> Source:
         """Make the source. Opens no connection: the source does, when it is used."""
         ...
 
     def preflight(
-        self, request: Request, *, followed: Collection[TableName] | None = None
+        self, options: SourceOptions, *, followed: Collection[TableName] | None = None
     ) -> AbstractContextManager[Preflight]:
         """Open the checks of `dblog check` and of a pipeline's start. `followed` are the tables that a stream has
         followed so far; None for a new stream. Raises SourceError when the server cannot be reached."""
         ...
 
-    def temporary_stream(self, request: Request, publication: str | None) -> AbstractContextManager[LogStream]:
+    def temporary_stream(self, options: SourceOptions, publication: str | None) -> AbstractContextManager[LogStream]:
         """Open the log from now on for `dblog events`: nothing is left on the server afterwards. `publication` is what
         its option `--publication` names: raise ConfigError where the family has no publications."""
         ...
 
-    def all_tables(self, request: Request) -> str:
+    def all_tables(self, options: SourceOptions) -> str:
         """The patterns of the tables that `dblog init` looks at."""
         ...
 

@@ -17,7 +17,7 @@ from dblog.databases.families import Address, entry_of
 from dblog.errors import ConfigError
 from dblog.planning.settings import Settings
 from dblog.sources.base import Source
-from dblog.sources.family import Family, Request, digest, family_of
+from dblog.sources.family import Family, SourceOptions, digest, family_of
 
 OPTIONS = (
     Setting(
@@ -158,9 +158,9 @@ class Options:
     """The checked options that only the source's family has."""
 
     @property
-    def request(self) -> Request:
+    def of_source(self) -> SourceOptions:
         """What the family makes a source from."""
-        return Request(
+        return SourceOptions(
             address=self.address,
             patterns=self.patterns,
             slot=self.slot,
@@ -174,7 +174,7 @@ class Options:
     @property
     def source(self) -> Source:
         """A source that has not been used yet. Only now the code of its family is loaded."""
-        return self.family.source(self.request)
+        return self.family.source(self.of_source)
 
 
 def read_options(given: Mapping[str, str]) -> Options:

@@ -14,7 +14,7 @@ from dblog.core.names import qualified
 from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
-from dblog.sources.family import Family, Preflight, Request, Slots, slot_name
+from dblog.sources.family import Family, Preflight, Slots, SourceOptions, slot_name
 
 if TYPE_CHECKING:
     from dblog.databases.families import Address as AnyAddress
@@ -44,26 +44,28 @@ class MySQLFamily:
             "dates": values.read("dates"),
         }
 
-    def source(self, request: Request) -> MySQL:
+    def source(self, options: SourceOptions) -> MySQL:
         from dblog.sources.mysql.column_types import TypeOptions
         from dblog.sources.mysql.source import MySQL
 
         return MySQL(
-            address=cast("Address", request.address),
-            patterns=request.patterns,
-            server_id=request.own["server_id"],
-            columns=request.columns,
-            types=TypeOptions(decimals=request.decimals, dates=request.own["dates"]),  # type: ignore[arg-type]
-            before=request.before,
-            writes=request.writes,
+            address=cast("Address", options.address),
+            patterns=options.patterns,
+            server_id=options.own["server_id"],
+            columns=options.columns,
+            types=TypeOptions(decimals=options.decimals, dates=options.own["dates"]),  # type: ignore[arg-type]
+            before=options.before,
+            writes=options.writes,
         )
 
     @contextmanager
-    def preflight(self, request: Request, *, followed: Collection[TableName] | None = None) -> Iterator[Preflight]:
+    def preflight(
+        self, options: SourceOptions, *, followed: Collection[TableName] | None = None
+    ) -> Iterator[Preflight]:
         from dblog.databases.mysql.connect import connect
         from dblog.sources.mysql import preflight
 
-        source = self.source(request)
+        source = self.source(options)
         setup = source.setup()
         with closing(connect(source.address, program="dblog check")) as connection:
             yield Preflight(
@@ -74,22 +76,22 @@ class MySQLFamily:
             )
 
     @contextmanager
-    def temporary_stream(self, request: Request, publication: str | None) -> Iterator[MySQLLog]:
+    def temporary_stream(self, options: SourceOptions, publication: str | None) -> Iterator[MySQLLog]:
         """Needs nothing on the server but a server id of its own: two readers of one id end each other's sessions."""
         if publication is not None:
             raise ConfigError("--publication is for PostgreSQL", hint="leave it out")
-        source = self.source(request)
+        source = self.source(options)
         source.prepare(followed=None)
         reader = replace(source, server_id=1 << 31 | time.time_ns() & 0x7FFFFFFF)
         with closing(reader.stream(source.latest(), None)) as log:
             yield log
 
-    def all_tables(self, request: Request) -> str:
+    def all_tables(self, options: SourceOptions) -> str:
         """Those of the database that the URL names; else of every database but that of the watermarks."""
         from dblog.sources.relational import WATERMARK
 
-        named = request.address.database
-        names = () if named else self.source(request).names()
+        named = options.address.database
+        names = () if named else self.source(options).names()
         schemas = {named} if named else {table.schema for table in names if table.schema != WATERMARK.schema}
         return ", ".join('"' + schema.replace('"', '""') + '".*' for schema in sorted(schemas))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
 from dblog.errors import PreconditionFailed
-from dblog.sources.family import Family, Preflight, Request, Slot, slot_name
+from dblog.sources.family import Family, Preflight, Slot, SourceOptions, slot_name
 
 if TYPE_CHECKING:
     from dblog.core.schema import TableSchema
@@ -43,27 +43,29 @@ class PostgresFamily:
             "arrays": values.read("arrays"),
         }
 
-    def source(self, request: Request) -> Postgres:
+    def source(self, options: SourceOptions) -> Postgres:
         from dblog.sources.postgres.column_types import TypeOptions
         from dblog.sources.postgres.source import Postgres
 
         return Postgres(
-            address=cast("Address", request.address),
-            patterns=request.patterns,
-            slot=request.slot,
-            publication=request.own["publication"],
-            columns=request.columns,
-            types=TypeOptions(decimals=request.decimals, arrays=request.own["arrays"]),  # type: ignore[arg-type]
-            before=request.before,
-            writes=request.writes,
+            address=cast("Address", options.address),
+            patterns=options.patterns,
+            slot=options.slot,
+            publication=options.own["publication"],
+            columns=options.columns,
+            types=TypeOptions(decimals=options.decimals, arrays=options.own["arrays"]),  # type: ignore[arg-type]
+            before=options.before,
+            writes=options.writes,
         )
 
     @contextmanager
-    def preflight(self, request: Request, *, followed: Collection[TableName] | None = None) -> Iterator[Preflight]:
+    def preflight(
+        self, options: SourceOptions, *, followed: Collection[TableName] | None = None
+    ) -> Iterator[Preflight]:
         from dblog.databases.postgres.connect import connect
         from dblog.sources.postgres import preflight
 
-        source = self.source(request)
+        source = self.source(options)
         setup = source.setup(followed=followed)
         with closing(connect(source.address, application_name="dblog check")) as connection:
             yield Preflight(
@@ -74,7 +76,7 @@ class PostgresFamily:
             )
 
     @contextmanager
-    def temporary_stream(self, request: Request, publication: str | None) -> Iterator[PostgresLog]:
+    def temporary_stream(self, options: SourceOptions, publication: str | None) -> Iterator[PostgresLog]:
         """Reads through a temporary replication slot, and through a publication that is dropped afterwards unless one
         is named."""
         from contextlib import ExitStack
@@ -86,7 +88,7 @@ class PostgresFamily:
         from dblog.sources.postgres.stream import PostgresLog
         from dblog.sources.relational import WATERMARK
 
-        source = self.source(request)
+        source = self.source(options)
         schemas = source.tables()
         if bare := [t for t, schema in schemas.items() if not schema.key]:
             raise PreconditionFailed(f"table {str(bare[0])!r} has no primary key", hint="dblog check shows what to do")
@@ -108,7 +110,7 @@ class PostgresFamily:
             log = PostgresLog(source.address, slot, publication, 0, decoder, temporary=True)
             yield stack.enter_context(closing(log))
 
-    def all_tables(self, request: Request) -> str:
+    def all_tables(self, options: SourceOptions) -> str:
         return "*.*"
 
     def shown(self, position: int) -> str:
