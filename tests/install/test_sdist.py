@@ -38,7 +38,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pytest_in(folder: Path, *arguments: str) -> str:
     """What pytest prints, with the code of a folder and not with that of these tests."""
-    environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}"}
+    environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}", "PYTEST_ADDOPTS": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     done = run(*command, folder=folder, environment=environment)
     assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])

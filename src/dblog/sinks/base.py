@@ -70,8 +70,8 @@ class Batch:
         from pyspark import inheritable_thread_target
         from pyspark.sql import SparkSession
 
-        session = SparkSession.getActiveSession()  # without it Spark warns that its tags do not reach the threads
-        inheriting = inheritable_thread_target(write) if session is None else inheritable_thread_target(session)(write)
+        session = SparkSession.getActiveSession()  # a thread without one has no tags and properties to pass on
+        inheriting = write if session is None else inheritable_thread_target(session)(write)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dblog-sink") as pool:
             for written in [pool.submit(inheriting, table) for table in self.tables]:
                 written.result()
