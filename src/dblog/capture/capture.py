@@ -274,7 +274,7 @@ class Capture:
             self._changed.notify_all()
 
     def _follow(self) -> None:
-        """Read until the connection breaks. A transaction of which only a part had arrived is read again."""
+        """Read until the connection breaks. A transaction that arrived only in part is read again."""
         stream = self._open_log()
         try:
             while not self._stopped.is_set():

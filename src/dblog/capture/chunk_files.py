@@ -8,7 +8,7 @@ A chunk file is complete before the marker that names it appears, and the first 
 or orphaned task that finishes late cannot replace rows read inside the window by rows read after it. Where the
 storage has no exclusive create, the stamp that the offset pins has the same effect.
 
-An id is never used again. So each file of an id that no offset names any more can be removed, whoever wrote it.
+An id is never used again. So each file of an id that no offset names any more can be removed, by any process.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Effects:
     """Seconds since 1970."""
     sleep: Callable[[float], None] = time.sleep
     token: Callable[[], str] = _token
-    """A text of 32 hexadecimal digits that nobody else has."""
+    """A new unique text of 32 hexadecimal digits."""
 
 
 REAL = Effects()

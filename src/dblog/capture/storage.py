@@ -59,7 +59,7 @@ class Storage:
                     files, self._root = pafs.FileSystem.from_uri(self.uri)
                 else:
                     files, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
-                    os.makedirs(self._root, mode=0o700, exist_ok=True)  # rows are nobody else's business
+                    os.makedirs(self._root, mode=0o700, exist_ok=True)  # other users must not read the rows
                 for folder in FOLDERS:
                     files.create_dir(f"{self._root}/{folder}", recursive=True)
                 self._fs = files  # last: another thread must find the folders

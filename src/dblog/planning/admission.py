@@ -15,7 +15,7 @@ from dblog.sources.base import Source
 from dblog.state.requests import Request, TableProgress
 
 NAMED = 100
-"""Of the keys that no row has, so many are named."""
+"""How many missing keys a dump lists at most."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Engine:
         return name
 
     def commit(self, end: Offset) -> None:
-        """Spark has committed the batch that ends here: nothing of it is needed again."""
+        """Take note that Spark has committed the batch that ends here, and remove its files."""
         if end.position is not None and self._capture is not None:
             self._capture.release(end.position)
             self._spool.remove(self._made.pop(end.position, ()))

@@ -48,7 +48,7 @@ class PlannedWindow:
     end: Offset
     segments: Sequence[Segment]
     unread: frozenset[TableName]
-    """Tables that are there and of which nothing could be read for a dump of the stream's own."""
+    """Existing tables whose rows could not be read for an initial or repair dump."""
     elsewhere: frozenset[str]
     """Chunks that were read on another server than the log."""
 
@@ -79,7 +79,7 @@ class Planner:
         self._moved = self._effects.monotonic()
         self._locked_until = 0.0
         self._unread: set[TableName] = set()
-        """Tables that are there and of which nothing could be read for a dump of the stream's own."""
+        """Existing tables whose rows could not be read for an initial or repair dump."""
         self._following = Following(
             source,
             renamed=settings.follow_renamed,

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 def retrying(call: Callable[[], _T], patience: float, effects: Effects = REAL) -> _T:
-    """The call's result; a lost connection or a locked table is tried again for so many seconds."""
+    """Return the call's result. A lost connection or a locked table is tried again for `patience` seconds."""
     deadline = effects.monotonic() + patience
     delay = 0.1
     while True:

@@ -103,7 +103,7 @@ class StateSync:
             return self._inbox
 
     def delivered(self, offset: Offset, tally: Sequence[Tally]) -> None:
-        """Spark has committed a batch, with which its dumps have delivered so much."""
+        """Take note that Spark has committed a batch. `tally` counts the rows that each dump has delivered with it."""
         with self._changed:
             self._delivered.append(Delivered(offset, tally, time.time()))
 

@@ -64,7 +64,7 @@ class Store(Protocol):
         ...
 
     def append(self, log: str, values: Sequence[Value], *, keep: int) -> None:
-        """Add entries to a log, of which at least the last `keep` stay readable."""
+        """Add entries to a log. At least its last `keep` entries stay readable."""
         ...
 
     def tail(self, log: str, *, after: int | None = None, limit: int = 1000) -> Sequence[tuple[int, Value]]:

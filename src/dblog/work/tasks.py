@@ -64,7 +64,7 @@ class Select:
 
 
 EXAMPLES = 20
-"""Of the rows that a chunk loses to the log, so many are named."""
+"""How many dropped rows of a chunk are told as examples at most."""
 
 Changes = Iterator[tuple[TableSchema, pa.RecordBatch]]
 Stride = list[tuple[TableSchema, pa.RecordBatch]]
@@ -87,7 +87,7 @@ def _file_changes(spool: Spool, log: Log, file: LogFile) -> Changes:
 
 
 def _strides(files: Sequence[Changes]) -> Iterator[Stride]:
-    """The changes of several files, each of which is in order: up to the order that all have reached, and again."""
+    """Merge the changes of files that are each in order: deliver up to the order that all have reached, repeat."""
     heads = [(head, rest) for rest in files if (head := next(rest, None)) is not None]
     while heads:
         reach = min(_order(batch, -1) for (_, batch), _ in heads)

@@ -26,7 +26,7 @@ _FEW = 100
 _LEVELS = 20
 """Values that lie deeper are read one by one."""
 _VARIANTS = 20
-"""So many sets of names are told apart."""
+"""How many different sets of member names are handled at most."""
 
 _OBJECT, _ARRAY, _LITERAL, _STRING = 0, 2, 4, 12
 _INTEGERS = {5: 2, 6: 2, 7: 4, 8: 4, 9: 8, 10: 8}
@@ -106,7 +106,7 @@ def _sorted(values: _Values, by: Any, make: Callable[[int, _Values], _Texts]) ->
 
 
 def _ordered(made: list[_Texts], indexes: Ints) -> _Texts:
-    """All texts, of which each has its index."""
+    """All texts; a document refers to a text by its index."""
     back = np.empty(len(indexes), np.int64)
     back[indexes] = np.arange(len(indexes))
     return _Texts(pa.concat_arrays([each.whole for each in made]).take(pa.array(back)))

@@ -71,7 +71,7 @@ class Charset:
 
     @cached_property
     def _doubtful(self) -> frozenset[str]:
-        """What the codec makes of the codes of which the server makes something else."""
+        """What Python's codec decodes differently from the server, by code."""
         found = set()
         for code in self.differs:
             with suppress(UnicodeDecodeError):

@@ -105,7 +105,7 @@ def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def faults(said: Definition, settings: Mapping[str, str]) -> list[str]:
-    """What a statement has made of a table that keeps it from being followed, whatever it is now."""
+    """Why a table cannot be followed after a statement of the log, even if a later statement has repaired it."""
     found = (
         ["its rows changed by foreign keys without a trace in the log"] if said.cascades and _silent(settings) else []
     )

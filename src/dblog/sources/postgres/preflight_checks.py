@@ -371,7 +371,7 @@ class Inspection:
     def _of_members(self, found: Any, *, watermark_owned: bool) -> Iterator[Problem]:
         pub, ours, members = self.setup.publication, self.setup.published, self.members()
         named = {r.prrelid for r in self._all("SELECT prrelid FROM pg_publication_rel WHERE prpubid = %s", found.oid)}
-        tables = [t for t in self.tables if not self._is_followed(t)]  # of these, `survey` says what became of them
+        tables = [t for t in self.tables if not self._is_followed(t)]  # `survey` reports on the followed ones
         for table in (*tables, *([self.watermark] if self.setup.writes else [])):
             missing = (table.schema, table.name) not in members and (table.oid is not None or table is self.watermark)
             if missing and table.kind == "p" and not found.pubviaroot:  # then its partitions are listed
