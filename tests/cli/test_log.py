@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from dblog.cli import progress
-from dblog.cli.log import SUMMARY_SECONDS, Log
+from dblog.cli.log import SUMMARY_SECONDS, ConsoleLog
 from dblog.cli.progress import ProgressLog
 from dblog.errors import SinkError
 from dblog.pipelines.reached import Reached
@@ -60,7 +60,7 @@ class Told:
         self.now = 0.0
         monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
         streams: Any = [self.stream]
-        self.progress = ProgressLog(streams, Log(self.console, live=True), as_json=False)
+        self.progress = ProgressLog(streams, ConsoleLog(self.console, live=True), as_json=False)
         self._seen = 0
 
     def lines(self) -> list[str]:
@@ -76,7 +76,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 def test_a_line_has_a_time_and_a_level() -> None:
     out = console(terminal=False)
-    log = Log(out, live=True)
+    log = ConsoleLog(out, live=True)
     assert not log.in_place
     log.info("lake: started")
     log.warning("lake: the sink is away " + "x" * 200)
@@ -90,7 +90,7 @@ def test_a_line_has_a_time_and_a_level() -> None:
 
 def test_on_a_terminal_lines_come_above_the_line_in_place() -> None:
     out = console(terminal=True)
-    log = Log(out, live=True)
+    log = ConsoleLog(out, live=True)
     with log.line():
         log.show("lake: batch 1")
         drawn = len(text(out))

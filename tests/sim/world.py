@@ -25,7 +25,7 @@ from dblog.core.offset import Chunk, Offset
 from dblog.core.schema import TableSchema
 from dblog.errors import SpoolError
 from dblog.planning.engine import Engine
-from dblog.planning.settings import Settings
+from dblog.planning.settings import StreamSettings
 from dblog.work import tasks
 from tests.sim.database import LEFT_OUT, TABLES, Database, Violation
 from tests.sim.people import People
@@ -99,7 +99,7 @@ class World:
         """Spark's commit log: how many batches are done."""
         self.captured = list(TABLES) if rng.random() < 0.6 else list(TABLES)[:1]
         """The tables that the stream's patterns name."""
-        self.settings = Settings(
+        self.settings = StreamSettings(
             chunk_rows=rng.choice((1, 2, 3)),
             parallelism=rng.choice((1, 2, 3)),
             read_ahead=rng.choice((20, 1 << 20)),

@@ -17,7 +17,7 @@ SUMMARY_SECONDS = 300.0
 STYLES = {"INFO": "dim", "WARNING": "yellow", "ERROR": "bold red"}
 
 
-class Log:
+class ConsoleLog:
     """Logs to a console. `live` shows a line in place, which needs a terminal that no other process writes to."""
 
     def __init__(self, console: Console, *, live: bool) -> None:

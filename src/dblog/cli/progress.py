@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dblog.cli.log import SUMMARY_SECONDS, Log
+from dblog.cli.log import SUMMARY_SECONDS, ConsoleLog
 from dblog.cli.number_format import count, duration
 from dblog.cli.program import print_line
 from dblog.pipelines.reached import Reached
@@ -31,7 +31,7 @@ class Told:
 class ProgressLog:
     """Logs the progress of streams. `update` is cheap while they are idle."""
 
-    def __init__(self, streams: Sequence[Stream], log: Log, *, as_json: bool) -> None:
+    def __init__(self, streams: Sequence[Stream], log: ConsoleLog, *, as_json: bool) -> None:
         self._streams = streams
         self._log = log
         self._as_json = as_json

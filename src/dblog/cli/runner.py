@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from dblog.cli.log import Log
+from dblog.cli.log import ConsoleLog
 from dblog.cli.program import INTERRUPTED, exit_code, private_files
 from dblog.cli.progress import ProgressLog
 from dblog.cli.serve import api
@@ -41,7 +41,7 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
     with ExitStack() as stack:
         stack.enter_context(private_files(config.private))
         # With --verbose Spark writes to the terminal too, and would break a line in place.
-        log = Log(own_console(stack), live=not as_json and not verbose)
+        log = ConsoleLog(own_console(stack), live=not as_json and not verbose)
         streams = streams_of(
             config, lambda sink, text: log.info(f"{sink}: {text}"), lambda sink, text: log.warning(f"{sink}: {text}")
         )
@@ -73,7 +73,7 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
         raise typer.Exit(exit_code(failed[0]))
 
 
-def _check(config: Config, streams: Sequence[Stream], log: Log) -> None:
+def _check(config: Config, streams: Sequence[Stream], log: ConsoleLog) -> None:
     """Make all checks before Spark starts, which takes seconds. A stream that cannot run gets its error; an error that
     concerns all streams is raised. A source or a sink that does not answer is no error: its stream waits for it."""
     for error in check_surroundings(config, config.token).values():
@@ -107,7 +107,7 @@ def _wait(streams: Sequence[Stream], stop: Stop, progress: ProgressLog) -> None:
             progress.update()
 
 
-def _end(streams: Sequence[Stream], stop: Stop, log: Log) -> None:
+def _end(streams: Sequence[Stream], stop: Stop, log: ConsoleLog) -> None:
     if stop.number is not None and not all(s.ended for s in streams):
         log.info(f"stopping when the batches are written, in {DRAIN_SECONDS:.0f} s at most; Ctrl-C ends it at once")
     deadline = time.monotonic() + DRAIN_SECONDS

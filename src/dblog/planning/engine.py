@@ -31,7 +31,7 @@ from dblog.core.offset import Offset
 from dblog.errors import ConnectionLost, SourceError, SpoolError
 from dblog.planning.planner import Planner
 from dblog.planning.retry import retrying
-from dblog.planning.settings import Settings
+from dblog.planning.settings import StreamSettings
 from dblog.planning.state_sync import StateSync
 from dblog.sources.base import Source, Wait
 from dblog.state.store import Store
@@ -51,7 +51,7 @@ class Engine:
         self,
         source: Source,
         spool: Spool,
-        settings: Settings,
+        settings: StreamSettings,
         check: Callable[[Collection[str]], None] = lambda versions: None,
         version: str | None = None,
         *,

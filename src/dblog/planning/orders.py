@@ -13,7 +13,7 @@ from dblog.planning.admission import admit
 from dblog.planning.following import Following
 from dblog.planning.pacer import Pacer
 from dblog.planning.state_sync import Inbox, StateSync
-from dblog.planning.tables import Tables
+from dblog.planning.tables import FollowedTables
 from dblog.sources.base import Source
 from dblog.state.pipeline import request_number
 from dblog.state.requests import TableProgress
@@ -27,7 +27,7 @@ class Requests:
         self,
         source: Source,
         sync: StateSync | None,
-        tables: Tables,
+        tables: FollowedTables,
         following: Following,
         pacer: Pacer,
         retrying: Callable[[Callable[[], Any]], Any],

@@ -23,9 +23,9 @@ from dblog.planning.following import Change, Following
 from dblog.planning.orders import Requests
 from dblog.planning.pacer import Pacer
 from dblog.planning.retry import retrying
-from dblog.planning.settings import Settings
+from dblog.planning.settings import StreamSettings
 from dblog.planning.state_sync import StateSync
-from dblog.planning.tables import Tables
+from dblog.planning.tables import FollowedTables
 from dblog.sources.base import Source
 from dblog.work.tasks import stage
 
@@ -60,7 +60,7 @@ class Planner:
         self,
         source: Source,
         spool: Spool,
-        settings: Settings,
+        settings: StreamSettings,
         check: Callable[[Collection[str]], None],
         version: str | None,
         sync: StateSync | None,
@@ -73,7 +73,7 @@ class Planner:
         self._version = version
         self._sync = sync
         self._effects = effects
-        self.tables = Tables(source, sync, self._retrying)
+        self.tables = FollowedTables(source, sync, self._retrying)
         self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows, effects)
         self._waits: str | None = None
         self._moved = self._effects.monotonic()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Settings:
+class StreamSettings:
     """How a stream runs."""
 
     dump: bool = True

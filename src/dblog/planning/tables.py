@@ -14,7 +14,7 @@ from dblog.sources.base import Source
 _T = TypeVar("_T")
 
 
-class Tables:
+class FollowedTables:
     """Schemas and sizes of the tables that a stream follows. Without a state store nobody asks for sizes."""
 
     def __init__(self, source: Source, sync: StateSync | None, retrying: Callable[[Callable[[], _T]], _T]) -> None:

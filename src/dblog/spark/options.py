@@ -15,7 +15,7 @@ from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, flag, matching, number, optional, size, text, texts
 from dblog.databases.families import Address, entry_of
 from dblog.errors import ConfigError
-from dblog.planning.settings import Settings
+from dblog.planning.settings import StreamSettings
 from dblog.sources.base import Source
 from dblog.sources.family import Family, SourceOptions, digest, family_of
 
@@ -152,7 +152,7 @@ class Options:
     writes: bool
     ranges: bool
     """Whether each batch is delivered as the work it consists of, for `dblog.spark.ranges` to read."""
-    settings: Settings
+    settings: StreamSettings
     limit: Limit
     own: Mapping[str, Any]
     """The checked options that only the source's family has."""
@@ -203,7 +203,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         decimals=options.read("decimals"),
         writes=options.read("watermark") == "table",
         ranges=options.read("deliver") == "ranges",
-        settings=Settings(
+        settings=StreamSettings(
             dump=options.read("dump") == "initial",
             before=options.read("before"),
             chunk_rows=options.read("chunkRows"),

@@ -11,7 +11,7 @@ from dblog.capture.spool import Spool
 from dblog.core.throttle import Throttle
 from dblog.errors import ConnectionLost, SourceError
 from dblog.planning.engine import Engine
-from dblog.planning.settings import Settings
+from dblog.planning.settings import StreamSettings
 
 
 class Recorder:
@@ -49,7 +49,7 @@ def capture() -> Log:
 @pytest.fixture
 def engine(source: Recorder, capture: Log, tmp_path: Path) -> Engine:
     """An engine whose log is at 70 of 100, with a dump that waits for a probe."""
-    made = Engine(source, Spool(str(tmp_path)), Settings())  # type: ignore[arg-type]
+    made = Engine(source, Spool(str(tmp_path)), StreamSettings())  # type: ignore[arg-type]
     made._capture, made._position = capture, 60  # type: ignore[assignment]
     made._planner._pacer.throttle = Throttle(probe="select 3", probe_max=5)
     made._planner._pacer.watches = True
