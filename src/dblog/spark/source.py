@@ -66,7 +66,7 @@ class DBLogSource(DataSource):
 
 @dataclass
 class Lane(InputPartition):
-    """Work that one Spark task does, one after the other, and what its rows shall look like."""
+    """The work of one Spark task, done in this order, and the shape of its rows."""
 
     work: tuple[Work, ...]
     shape: Shape
@@ -163,7 +163,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[tuple[Engine, Shape]]:
-        """The engine; when it fails, people are told why."""
+        """Give the engine to the body. An error in the body is written to the state store."""
         engine, shape = self._started()
         try:
             yield engine, shape

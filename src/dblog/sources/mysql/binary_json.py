@@ -63,7 +63,7 @@ def printed(node: Node) -> str:
 
 
 def key_order(key: str) -> tuple[int, bytes]:
-    """By which the members of an object are sorted."""
+    """The sort key of an object's members."""
     name = key.encode()
     return len(name), name
 
@@ -109,7 +109,7 @@ def _container(kind: int, data: bytes, origin: int, depth: int) -> Node:
 
 
 def _sized(data: bytes, at: int) -> bytes:
-    """A length in bytes of seven bits, the lowest first, then as many bytes."""
+    """Read a length (seven bits a byte, the lowest first) and that many bytes after it."""
     size = shift = 0
     while True:
         byte = data[at]

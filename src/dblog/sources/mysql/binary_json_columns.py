@@ -1,8 +1,8 @@
 """A column of MySQL's binary JSON to text, many documents at a time (`binary_json` reads one).
 
-The documents of a column mostly have the same members. So they are sorted by their type, then by their number of
-members and by their names, and then each member is again a column, of which the same can be said. What does not come
-in numbers (documents like few others, rare types) or is not as it should be is left to `binary_json`.
+The documents of a column mostly have the same members. So they are grouped by type, number of members and names of
+members. Within a group each member is again a column, and is decoded in the same way. Small groups, rare types and
+malformed documents are left to `binary_json`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Values:
 
 @dataclass(frozen=True, eq=False)
 class _Texts:
-    """Texts, each to be put between two quotes, or none: who joins them with others does it on the way."""
+    """Texts, and whether each is printed between quotes. The caller adds the quotes when it joins the texts."""
 
     inner: pa.Array
     quote: str = ""

@@ -1,8 +1,7 @@
-"""Is the server set up for capture? One look finds every problem, each with the statement that cures it.
+"""The preflight: is the server set up for capture? One inspection finds every problem, each with its fix.
 
-`check` only looks. `prepare` looks, refuses while anything fatal stands, and otherwise creates what is missing: the
-watermark table, by exactly the `fix` that `check` shows for it. What is looked at, and what is wrong with it, is in
-`preflight_checks`.
+`check` changes nothing. `prepare` raises if a problem is fatal. Otherwise it creates the watermark table if that is
+missing, with the statements that `check` prints as the fix. The single checks are in `preflight_checks`.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ __all__ = [
 AGAIN = "start with a new checkpoint, which dumps the tables again"
 OLDEST = {"MariaDB": (10, 5, 0), "MySQL": (8, 0, 0)}
 LOCK_SECONDS = 1
-"""A table that somebody alters meanwhile is not waited for."""
+"""The preflight does not wait for a table that is being altered."""
 
 
 def check(connection: Connection, setup: Setup) -> list[Problem]:
-    """Every problem at once, in the order in which to cure them. Changes nothing."""
+    """Find every problem, in the order in which to fix them. Changes nothing."""
     there = server(connection)
     if there.version < OLDEST[there.flavor.name]:  # it cannot even be asked the questions below
         return [_too_old(there)]
@@ -48,7 +47,7 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
 
 
 def unusable(connection: Connection, setup: Setup) -> dict[TableName, str]:
-    """Those tables of the set-up that cannot be captured, and why."""
+    """Return the tables of the set-up that cannot be captured, with the reason."""
     with translating("looking at the tables"), connection.cursor() as cursor:
         inspection = Inspection(cursor, setup, server(connection))
         wrong = {table: [p for p in inspection.of_table(table) if p.fatal] for table in setup.tables}
@@ -71,8 +70,8 @@ def check_tables(connection: Connection, names: Iterable[TableName]) -> None:
 
 
 def check_definition(connection: Connection, said: Definition) -> None:
-    """Raise PreconditionFailed when a table that a statement in the log has defined cannot be followed any more; or
-    PositionLost when it can, but could not for a time: what was missed then, no statement brings back."""
+    """Raise PreconditionFailed if a table that a statement in the log has changed cannot be followed now. Raise
+    PositionLost if it can be followed now but could not for a time: changes of that time are not in the log."""
     found, settings = _look_at(connection, [said.table])
     _refuse_altered(found, settings)
     wrong = table_checks.faults(said, settings)

@@ -1,8 +1,7 @@
-"""Tables as the catalog has them now, and what is wrong with one that is to be followed.
+"""Checks of single tables: read a table's definition from the catalog, and find why it cannot be followed.
 
-The preflight asks this of every table before a stream starts. While it runs it is asked again of a table whose
-definition the log changes, and of all at every heartbeat: a table that was fit to be followed may be altered so that
-rows of it change without a trace in the log.
+The preflight checks every table before a stream starts. While the stream runs, a table is checked again when the log
+changes its definition, and some tables at every heartbeat: an ALTER can make rows change without a record in the log.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Table:
     """Each column, and how much of it counts (None: all)."""
     columns: list[str]
     cascades: list[str]
-    """Foreign keys by which the server changes rows of this table itself."""
+    """Foreign keys with an action (cascade, set null): the server changes rows of this table through them."""
 
 
 # Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
@@ -53,7 +52,7 @@ order by constraint_name
 
 
 def read_table(cursor: Any, name: TableName) -> Table | None:
-    """None when the catalog does not show it. A table in other letter case is another one."""
+    """Read a table; None if the catalog does not show it. Names that differ in letter case are different tables."""
 
     def ask(query: str) -> list[tuple[Any, ...]]:
         cursor.execute(query, tuple(name))
@@ -69,13 +68,13 @@ def read_table(cursor: Any, name: TableName) -> Table | None:
 
 
 def read_settings(cursor: Any) -> dict[str, str]:
-    """The settings of the server that `problems` depends on; those that it has."""
+    """Read the server settings that `problems` uses. A setting that this server does not have is left out."""
     cursor.execute("show global variables where variable_name in (%s, %s)", (_NATIVE_KEYS, _HIDDEN_KEYS))
     return dict(cursor.fetchall())
 
 
 def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
-    """What keeps a table from being followed."""
+    """Return the reasons why a table cannot be followed."""
     shown, q = repr(str(table.name)), identifier(*table.name)
     if table.kind == "SYSTEM VERSIONED":
         what = f"table {shown} is system-versioned: rows of its history would be taken for rows"
@@ -114,5 +113,5 @@ def faults(said: Definition, settings: Mapping[str, str]) -> list[str]:
 
 
 def _silent(settings: Mapping[str, str]) -> bool:
-    """Whether the engine follows foreign keys itself. Since version 9.6 of MySQL it does not, and the log has it."""
+    """Whether the storage engine runs foreign key actions, which the log then lacks. MySQL 9.6 and later logs them."""
     return settings.get(_NATIVE_KEYS, "ON") != "OFF"

@@ -1,14 +1,14 @@
-"""Is the server set up for capture? One read-only look finds every problem, each with the statement that cures it.
+"""The preflight: is the server set up for capture? One read-only inspection finds every problem, each with its fix.
 
-`check` only looks. `prepare` looks, refuses while anything fatal stands, and otherwise creates what is missing. What it
-runs is exactly the `fix` that `check` shows for it, in an order that matters:
+`check` changes nothing. `prepare` raises if a problem is fatal. Otherwise it creates what is missing, with the
+statements that `check` prints as the fix, in this order:
 
 1. the watermark table and its row, because the publication names it;
 2. the publication, of the captured tables and the watermark table only: a published table without a usable replica
    identity makes its owner's own updates fail, so `FOR ALL TABLES` is never an option;
-3. the slot, last: decoding looks the publication up in the catalog as it was at that place of the log.
+3. the slot, last: decoding reads the publication from the catalog as it was at that position of the log.
 
-What is looked at, and what is wrong with it, is in `preflight_checks`.
+The single checks are in `preflight_checks`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ADVISORY_LOCK = 0x64626C6F67  # "dblog": two pipelines that start together set 
 
 
 def check(connection: Connection, setup: Setup) -> list[Problem]:
-    """Every problem at once, in the order in which to cure them. Changes nothing."""
+    """Find every problem, in the order in which to fix them. Changes nothing."""
     version: int = connection.server_version
     if version < OLDEST_SERVER:  # its catalog cannot even be asked the questions below
         return [Problem(f"the server's version number is {version}", "upgrade to PostgreSQL 13 or later")]
