@@ -121,6 +121,9 @@ class SimSpool:
     def sweep(self, keep: Collection[str], batch: Segments = ()) -> None:
         kept = {f.path for segment in batch for f in segment}
         self.remove([path for path in self.logs if path not in kept])
+        self.sweep_chunks(keep)
+
+    def sweep_chunks(self, keep: Collection[str]) -> None:
         self._keep(keep.__contains__)
 
     def _keep(self, wanted: Callable[[str], bool]) -> None:

@@ -7,9 +7,8 @@ files, at any time. So everything is removed that belongs to no chunk of the off
 
 from __future__ import annotations
 
-import time
-
 from dblog.capture.chunk_files import ChunkFiles
+from dblog.capture.effects import Effects
 from dblog.core.offset import Offset
 
 SWEEP_SECONDS = 60.0
@@ -19,13 +18,14 @@ SWEEP_SECONDS = 60.0
 class ChunkRemoval:
     """Removes the chunk files of one stream. Spark's calls say which offsets are planned and which are committed."""
 
-    def __init__(self, files: ChunkFiles) -> None:
+    def __init__(self, files: ChunkFiles, effects: Effects) -> None:
         self._files = files
+        self._effects = effects
         self._present: set[str] = set()
         """Chunks that may have files on the spool."""
         self._planned: set[str] = set()
         """Chunks of the offset that was planned last."""
-        self._swept = time.monotonic()
+        self._swept = effects.monotonic()
 
     def planned(self, start: Offset, end: Offset) -> None:
         """The batch between two offsets is planned, or planned again in a new life."""
@@ -38,9 +38,9 @@ class ChunkRemoval:
         needed = (self._planned | {c.id for c in end.read}) - done
         self._files.remove_chunks((self._present | done) - needed)
         self._present = needed
-        if time.monotonic() - self._swept >= SWEEP_SECONDS:
+        if self._effects.monotonic() - self._swept >= SWEEP_SECONDS:
             self._files.sweep_chunks(needed)
-            self._swept = time.monotonic()
+            self._swept = self._effects.monotonic()
 
 
 def chunks_of(offset: Offset) -> set[str]:

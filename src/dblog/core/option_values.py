@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dblog.core.settings import Kind, Setting, choice, number, size
+from dblog.core.settings import Kind, Setting
 from dblog.errors import ConfigError
 
 
@@ -22,25 +22,10 @@ class OptionValues:
         setting = self._known[name]
         if setting.required and name.lower() not in self.values:
             raise ConfigError(f"option {name!r} is missing", hint=f'add .option("{name}", "{setting.takes}")')
-        return self._read(name, setting.kind, setting.default)
+        return self.value(name, setting.kind, setting.default)
 
-    def choice(self, name: str, allowed: Sequence[str]) -> Any:
-        """One of the allowed words, in lower case; the first when the option is not given. Raises ConfigError."""
-        return self._read(name, choice(*allowed), allowed[0])
-
-    def number(self, name: str, least: int, most: int, default: int | None = None) -> int:
-        """A whole number from `least` to `most`. Raises ConfigError."""
-        found: int | None = self._read(name, number(least, most), default)
-        if found is None:
-            raise bad_value(name, "", number(least, most).takes)
-        return found
-
-    def size(self, name: str, default: int) -> int:
-        """A number of bytes. Raises ConfigError."""
-        found: int = self._read(name, size(), default)
-        return found
-
-    def _read(self, name: str, kind: Kind, default: Any) -> Any:
+    def value(self, name: str, kind: Kind, default: Any = None) -> Any:
+        """The value of an option that a family declares itself, or the default. Raises ConfigError."""
         given = self.values.get(name.lower())
         if given is None:
             return default

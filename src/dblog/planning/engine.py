@@ -89,7 +89,7 @@ class Engine:
             if open_store is None
             else make_sync(open_store, pipeline, self.status, self.tend, patience=settings.patience)
         )
-        self._removal = ChunkRemoval(spool)
+        self._removal = ChunkRemoval(spool, effects)
         self._planner = Planner(source, spool, settings, check, version, self.sync, effects)
         if self.sync is not None:
             self.sync.start()
@@ -110,9 +110,7 @@ class Engine:
             if end is None:
                 return start
             if end != start:
-                assert end.position is not None
-                files = (s.files for s in capture.between(start.position, end.position, start.followed))
-                self._spool.keep_batch(self._name(start, end), tuple(filter(None, files)))
+                self._spool.keep_batch(self._name(start, end), _log_files(capture, start, end))
                 self._removal.planned(start, end)
                 return end
             if self._target is None:
@@ -270,11 +268,9 @@ class Engine:
         if self._repeated is not None and self._repeated[0] == end:
             return self._repeated[1]
         assert self._capture is not None
-        assert start.position is not None
         assert end.position is not None
         self._capture.wait_position(end.position)
-        files = (s.files for s in self._capture.between(start.position, end.position, start.followed))
-        return tuple(filter(None, files))
+        return _log_files(self._capture, start, end)
 
     def _repeat(self, start: Offset, end: Offset) -> None:
         """Begin a life with a batch that an earlier one has planned.
@@ -330,3 +326,11 @@ class Engine:
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
         return retrying(call, self._settings.patience, self._effects)
+
+
+def _log_files(capture: Capture, start: Offset, end: Offset) -> Segments:
+    """The captured log files between two offsets."""
+    assert start.position is not None
+    assert end.position is not None
+    segments = capture.between(start.position, end.position, start.followed)
+    return tuple(s.files for s in segments if s.files)

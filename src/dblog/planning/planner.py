@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -242,28 +243,20 @@ class Planner:
         pace = self._pacer.pace()
         if start.read and self._pacer.waits(capture) is not None:
             pace = replace(pace, chunks=0)
+        ending = partial(
+            plan,
+            start,
+            mark,
+            staged=staged,
+            orders=orders,
+            boundaries=self._source,
+            tally=self.deliveries.tally,
+        )
         try:
-            end = plan(
-                start,
-                mark,
-                staged=staged,
-                orders=orders,
-                pace=pace,
-                boundaries=self._source,
-                tally=self.deliveries.tally,
-            )
+            end = ending(pace=pace)
         except TableLocked:  # no boundaries now: no round now
             self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
-            pace = replace(pace, chunks=0)
-            end = plan(
-                start,
-                mark,
-                staged=staged,
-                orders=orders,
-                pace=pace,
-                boundaries=self._source,
-                tally=self.deliveries.tally,
-            )
+            end = ending(pace=replace(pace, chunks=0))
         end, unread = self._begun_again(start, end)
         return PlannedWindow(self._changed(end, change), segments, unread, elsewhere)
 

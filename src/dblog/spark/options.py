@@ -182,8 +182,9 @@ def read_options(given: Mapping[str, str]) -> Options:
     values = {name.lower(): value for name, value in given.items() if not name.startswith("__")}
     options = OptionValues(values, OPTIONS)
     known = option_names(values.get("url", ""))
+    spelled = {name.lower() for name in known}
     for name in given:
-        if name.lower() not in {k.lower() for k in known} and not name.startswith("__"):
+        if name.lower() not in spelled and not name.startswith("__"):
             raise ConfigError(f"unknown option {name!r}", hint="the options are " + ", ".join(known))
     url = options.read("url")
     family = family_of(url)

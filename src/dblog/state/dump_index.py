@@ -22,8 +22,6 @@ class DumpIndex:
         """The id of the store that was read."""
         self._ids: dict[str, str] = {}
         """The ids of all requests, by the names of their documents."""
-        self._known: set[str] = set()
-        """The same ids."""
         self._open: dict[str, Dump] = {}
         """Requests that have not ended, the oldest first."""
         self._versions: dict[str, int] = {}
@@ -33,7 +31,7 @@ class DumpIndex:
         """Read what has changed; the progress of each request that is new here and has not ended."""
         pipeline, store = self._pipeline, self._pipeline.store
         if store.id != self._store:  # another file has taken its place: the same names are those of other requests
-            for known in (self._ids, self._known, self._open, self._versions, self.wishes):
+            for known in (self._ids, self._open, self._versions, self.wishes):
                 known.clear()
             self._store = store.id
         # 1. wishes
@@ -49,7 +47,6 @@ class DumpIndex:
         names = store.versions(pipeline.at("requests"))
         for name in self._ids.keys() - names.keys():
             gone = self._ids.pop(name)
-            self._known.discard(gone)
             self._open.pop(gone, None)
         new = [self._read(name) for name in sorted(names.keys() - self._ids.keys())]
         return {dump.id: dump.progress for dump in new if dump is not None and not dump.progress.state.ended}
@@ -59,7 +56,6 @@ class DumpIndex:
         if document is None:
             return None  # somebody was faster
         dump_id = self._ids[name] = request_id(int(name), document.value["salt"])
-        self._known.add(dump_id)
         progress = self._pipeline.progress(dump_id) or Progress()
         dump = Dump(dump_id, Request.from_json(document.value), document.value["created_at"], progress=progress)
         if not progress.state.ended:
@@ -68,7 +64,7 @@ class DumpIndex:
 
     def has(self, dump_id: str) -> bool:
         """Whether the store has such a request, or the stream makes such dumps itself."""
-        return dump_id in OWN or dump_id in self._known
+        return dump_id in OWN or dump_id in self._ids.values()
 
     def end(self, dump_id: str) -> None:
         """The dump is over: nobody asks for its request any more."""

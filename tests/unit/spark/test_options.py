@@ -6,7 +6,9 @@ import os
 
 import pytest
 
+from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
+from dblog.core.settings import choice, number
 from dblog.errors import ConfigError
 from dblog.spark.options import OPTIONS, read_options
 
@@ -22,6 +24,15 @@ def test_the_defaults_are_safe() -> None:
     assert options.settings.parallelism == min(os.cpu_count() or 2, 8)
     assert options.limit.nbytes == 128 << 20
     assert options.own["publication"] == options.slot
+
+
+def test_a_family_reads_options_that_only_it_declares() -> None:
+    values = OptionValues({"mode": "FAST", "rows": "none"})
+    assert values.value("mode", choice("slow", "fast"), "slow") == "fast"
+    assert values.value("absent", number(1, 9), 5) == 5
+    with pytest.raises(ConfigError, match="option 'rows' has the value 'none'") as refused:
+        values.value("rows", number(1, 9), 5)
+    assert refused.value.hint == "allowed is a whole number from 1 to 9"
 
 
 def test_names_of_options_ignore_case_as_everywhere_in_spark() -> None:
