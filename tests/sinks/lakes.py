@@ -1,8 +1,7 @@
-"""What the sinks of a lake do, on batches that are made up: no source is needed, and any PySpark that the connector
-runs on will do.
+"""What the sinks of a lake do, on batches that are made up: no source is needed.
 
-A connector is built for one minor version of Spark, and is not always there for the newest. Where none is, the tests
-are left out with the reason; `make lakes` runs them on the PySpark that it is there for.
+The same suite runs for each writer. The native one needs no connector, and runs on every PySpark. Spark's connectors
+are built for one minor version of Spark: their tests run on the PySpark that they are there for.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -23,8 +25,10 @@ from dblog.core.event import DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Batch, Sink, TableBatch
+from dblog.sinks.folder import folder_name
 from dblog.sinks.packages import package_of
 from dblog.work.rows import Typed
+from dblog.work.table_rows import TableRows
 from tests.sinks.target import Key, Row, Target
 from tests.spark.home import QUICK_START, local_session
 
@@ -48,18 +52,21 @@ def needs(sink: str) -> pytest.MarkDecorator:
 
 
 class Lake(Target):
-    """Tables in a folder."""
+    """Tables in a folder, written by one of the writers."""
+
+    writer = "spark"
 
     def __init__(self, folder: Path, spark: SparkSession | None) -> None:
         self.folder = folder
         self.spark: SparkSession = spark  # type: ignore[assignment]
 
     def settings(self) -> dict[str, Any]:
-        return {"path": str(self.folder)}
+        return {"path": str(self.folder), "writer": self.writer}
 
     def table(self, table: TableName = NAME) -> str:
+        """The table for Spark's SQL."""
         sink = self.make(self.folder)
-        return sink._name(table)  # type: ignore[attr-defined,no-any-return]
+        return sink._spark_tables().name(table)  # type: ignore[attr-defined,no-any-return]
 
     def commits(self) -> int:
         """How often the table has been written to."""
@@ -88,6 +95,26 @@ class Delta(Lake):
 
     def commits(self) -> int:
         return self.spark.sql(f"DESCRIBE HISTORY {self.table()}").count()
+
+
+class NativeDelta(Lake):
+    """Written by Python, and read by delta-rs."""
+
+    sink = "delta"
+    writer = "native"
+
+    def opened(self, table: TableName = NAME) -> DeltaTable | None:
+        uri = f"{self.folder}/{folder_name(table)}"
+        return DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+
+    def commits(self) -> int:
+        found = self.opened()
+        assert found is not None
+        return found.version()
+
+    def all(self, table: TableName = NAME) -> list[Row]:
+        found = self.opened(table)
+        return [] if found is None else found.to_pyarrow_table().to_pylist()
 
 
 class Iceberg(Lake):
@@ -145,28 +172,66 @@ class Source:
         table = TableBatch(
             schema.table,
             schema,
-            self._frame(changes, schema) if changes else None,
-            self._frame(rows, schema) if rows else None,
+            partial(self._frame, changes, schema) if changes else None,
+            partial(self._frame, rows, schema) if rows else None,
             max(truncates, default=None),
             any(e["unchanged"] for e in changes),
+            MadeRows(_arrow(changes, schema), _arrow(rows, schema)),
         )
         self.next += 1
         return Batch(self.next - 1, max(e["lsn"] for e in events) + 1, (table,))
 
     def _frame(self, events: list[Row], schema: TableSchema) -> DataFrame:
         kind = from_arrow_schema(Typed(schema, before=False).arrow, prefer_timestamp_ntz=True)
-        width = len(schema.columns)
-        return self.spark.createDataFrame(
-            [
-                (
-                    *(e["values"][n] if n < len(e["values"]) else None for n in range(width)),
-                    *(e["op"], e["lsn"], e["seq"], 1),
-                    *(e.get("committed"), e.get("dump"), schema.version, e.get("unchanged")),
-                )
-                for e in events
-            ],
-            kind,
+        return self.spark.createDataFrame(_tuples(events, schema), kind)
+
+
+def _tuples(events: list[Row], schema: TableSchema) -> list[tuple[Any, ...]]:
+    width = len(schema.columns)
+    return [
+        (
+            *(e["values"][n] if n < len(e["values"]) else None for n in range(width)),
+            *(e["op"], e["lsn"], e["seq"], 1),
+            *(e.get("committed"), e.get("dump"), schema.version, e.get("unchanged")),
         )
+        for e in events
+    ]
+
+
+def _arrow(events: list[Row], schema: TableSchema) -> tuple[pa.RecordBatch, ...]:
+    kind = Typed(schema, before=False).arrow
+    columns = zip(*_tuples(events, schema), strict=True)
+    made = [pa.array(list(column), field.type) for column, field in zip(columns, kind, strict=False)]
+    return (pa.RecordBatch.from_arrays(made, schema=kind),) if events else ()
+
+
+@dataclass(frozen=True)
+class MadeRows(TableRows):
+    """Rows that do not come from a spool. Each record batch is a part."""
+
+    _changes: tuple[pa.RecordBatch, ...] = ()
+    _rows: tuple[pa.RecordBatch, ...] = ()
+
+    def __init__(
+        self, changes: tuple[pa.RecordBatch, ...], rows: tuple[pa.RecordBatch, ...], *, overlapping: bool = False
+    ) -> None:
+        object.__setattr__(self, "_changes", changes)
+        object.__setattr__(self, "_rows", rows)
+        object.__setattr__(self, "overlapping", overlapping)
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._changes)
+
+    def dump_rows(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._rows)
+
+    def split(self) -> list[TableRows]:
+        parts = [MadeRows((), (rows,)) for rows in self._rows]
+        return [MadeRows(self._changes, ()), *parts] if self._changes else list(parts)
+
+    @property
+    def weight(self) -> int:
+        return sum(batch.nbytes for batch in (*self._changes, *self._rows))
 
 
 # -- the tests -------------------------------------------------------------------------------------------------------

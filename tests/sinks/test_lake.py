@@ -30,10 +30,11 @@ from pyspark.sql.types import (
 
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError
-from dblog.sinks.base import Batch, Sink
-from dblog.sinks.lake import DeltaSink, IcebergSink, current, history
-from dblog.sinks.lake.sink import BatchMark
-from dblog.sinks.lake.target import Fit, check_names, fits, quoted
+from dblog.sinks.base import Batch, Sink, TableBatch
+from dblog.sinks.lake import DeltaSink, IcebergSink
+from dblog.sinks.lake.by_spark import current, history
+from dblog.sinks.lake.columns import Fit, check_names, fits, quoted
+from dblog.sinks.lake.marks import BatchMark
 from dblog.sinks.packages import RELEASES, package_of
 from dblog.sinks.parquet import ParquetSink
 from tests.sinks.lakes import Delta, Iceberg, Source, T, at, change, needs, read
@@ -127,7 +128,8 @@ def test_statements_are_spark_sql_whatever_columns_are_called(spark: SparkSessio
 def test_a_float_key_is_written_where_an_equal_one_is_found(spark: SparkSession) -> None:
     (table,) = Source(spark)(change("create", 1, 1, 1)).tables
     assert "t.`id` =" not in current.merge("t", "s", table, ["id", "n"]).partition("UPDATE SET")[2]
-    floats = replace(table, schema=replace(T, columns=(replace(T.columns[0], arrow=pa.float64()), *T.columns[1:])))
+    schema = replace(T, columns=(replace(T.columns[0], arrow=pa.float64()), *T.columns[1:]))
+    floats = TableBatch(table.source, schema, None, None, None, incomplete=False)
     assert "t.`id` =" in current.merge("t", "s", floats, ["id", "n"]).partition("UPDATE SET")[2]
 
 

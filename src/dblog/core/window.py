@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from dblog.core.dump import Boundaries, Orders, Pace, Staged, failed, next_round, ordered, read_again, repaired
 from dblog.core.event import Op
+from dblog.core.keys import key_columns, matches
 from dblog.core.offset import Chunk, Cursor, Key, Offset, Tally, pinned
 from dblog.core.schema import TableName
 from dblog.errors import WatermarkError
@@ -140,11 +141,6 @@ def _identity(row: _Row, key: Sequence[str]) -> _Identity:
     return tuple(repr(row[k]) for k in key)
 
 
-def key_columns(rows: pa.Table | pa.RecordBatch, key: Sequence[str]) -> list[pa.Array]:
-    columns = [rows.column(k) for k in key]
-    return [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
-
-
 def _rescuable(changes: Sequence[pa.RecordBatch], key: Sequence[str], chunk: pa.Table) -> pa.Table:
     """The chunk rows whose key has an incomplete change."""
     found = np.zeros(chunk.num_rows, np.bool_)
@@ -196,32 +192,3 @@ def _replaced(column: pa.Array, values: Mapping[int, Any]) -> pa.Array:
     index = np.arange(len(column))
     index[list(values)] = len(column) + np.arange(len(values))
     return pa.concat_arrays([column, fresh]).take(pa.array(index))
-
-
-def matches(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.BooleanArray:
-    """For each row, whether its key is among `keys`; both are lists of key columns, in the same order.
-
-    Keys are compared as values, not by the database's collation. That is enough: a change that replaces a version of a
-    row has exactly the key of that version, as its old key or as its new one.
-    """
-    if len(rows) == 1 and not pa.types.is_nested(rows[0].type):
-        return pc.is_in(rows[0], value_set=keys[0])
-    return _matches_encoded(rows, keys)
-
-
-def _matches_encoded(rows: Sequence[pa.Array], keys: Sequence[pa.Array]) -> pa.BooleanArray:
-    """The same for composite keys: every distinct key gets a number, column by column, and the numbers are compared."""
-    size = len(rows[0])
-    codes = np.zeros(size + len(keys[0]), np.int64)
-    for mine, theirs in zip(rows, keys, strict=True):
-        column = pa.concat_arrays([_hashable(mine), _hashable(theirs)])
-        part = column.dictionary_encode(null_encoding="encode").indices.to_numpy()
-        _, codes = np.unique(codes * (part.max(initial=0) + 1) + part, return_inverse=True)
-    return pa.array(np.isin(codes[:size], codes[size:]))
-
-
-def _hashable(column: pa.Array) -> pa.Array:
-    """The column itself, or its values as text if Arrow cannot hash the type."""
-    if pa.types.is_nested(column.type):
-        return pa.array([repr(v) for v in column.to_pylist()], pa.string())
-    return column

@@ -98,7 +98,9 @@ class Delivery:
 
 
 def _table(found: TableRange) -> TableBatch:
-    return TableBatch(found.schema.table, found.schema, found.changes, found.rows, found.truncated, found.incomplete)
+    return TableBatch(
+        found.schema.table, found.schema, found.changes, found.rows, found.truncated, found.incomplete, found.arrow
+    )
 
 
 class _Beside:

@@ -2,7 +2,7 @@
 
     class Sink              one kind of output
     class Batch             the tables that have changes or dump rows
-    class TableBatch        for one table two DataFrames: changes of the log, and rows of dumps
+    class TableBatch        for one table two DataFrames: changes of the log, and rows of dumps; or the same as Arrow
 
 Batches come in order and one at a time. After a crash the last batch comes again, with the same id and the same rows.
 For exactly-once delivery a sink stores the id of the last batch together with its rows.
@@ -17,11 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import Setting
+from dblog.work.table_rows import TableRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,29 +32,73 @@ AT_ONCE = 4
 """How many tables `Batch.each` writes at the same time."""
 
 
-@dataclass(frozen=True)
-class TableBatch:
-    """What a batch has for one table.
+Frame: TypeAlias = "DataFrame | Callable[[], DataFrame] | None"
+"""A DataFrame, or a function that makes it when a sink asks for it."""
 
-    Both DataFrames have the columns of `schema` and then the metadata: `_op`, `_lsn`, `_seq`, `_txid`,
-    `_committed_at`, `_dump`, `_schema`, `_unchanged`, and `_before` if the sink asks for it. `(_lsn, _seq)` orders all
-    events of a key. Every row has a key, except a truncate. A change of the key is a delete and a create.
+
+class TableBatch:
+    """What a batch has for one table: as two DataFrames (`changes`, `rows`), or as Arrow (`arrow`) for a sink that
+    writes from Spark's tasks. A DataFrame is made when a sink first asks for it.
+
+    Both forms have the columns of `schema` and then the metadata: `_op`, `_lsn`, `_seq`, `_txid`, `_committed_at`,
+    `_dump`, `_schema`, `_unchanged`, and `_before` if the sink asks for it. `(_lsn, _seq)` orders all events of a key.
+    Every row has a key, except a truncate. A change of the key is a delete and a create.
     """
 
-    source: TableName
-    """The table in the source database."""
-    schema: TableSchema
-    """The table in the target: its name, columns and key."""
-    changes: DataFrame | None
-    """Changes of the log: create, update, delete, truncate, in order within and across partitions. A key may occur more
-    than once: `dblog.sinks.net_effect` reduces them to one row per key."""
-    rows: DataFrame | None
-    """Rows of dumps (`_op` is `read`), in no order. No key occurs twice, and no key occurs in `changes` too."""
-    truncated: tuple[int, int] | None
-    """`(_lsn, _seq)` of the last truncate in this batch. All rows that the target had before are gone, and changes
-    before it can be ignored."""
-    incomplete: bool
-    """Whether rows may name columns in `_unchanged`. The sink leaves these columns as they are in the target."""
+    def __init__(
+        self,
+        source: TableName,
+        schema: TableSchema,
+        changes: Frame,
+        rows: Frame,
+        truncated: tuple[int, int] | None,
+        incomplete: bool,
+        arrow: TableRows | None = None,
+    ) -> None:
+        self.source = source
+        """The table in the source database."""
+        self.schema = schema
+        """The table in the target: its name, columns and key."""
+        self.truncated = truncated
+        """`(_lsn, _seq)` of the last truncate in this batch. All rows that the target had before are gone, and changes
+        before it can be ignored."""
+        self.incomplete = incomplete
+        """Whether rows may name columns in `_unchanged`. The sink leaves these columns as they are in the target."""
+        self.arrow = arrow
+        """The same rows for a task to read. None if only Spark can make them, because of a route."""
+        self._changes, self._rows = changes, rows
+
+    @cached_property
+    def changes(self) -> DataFrame | None:
+        """Changes of the log: create, update, delete, truncate, in order within and across partitions. A key may occur
+        more than once: `dblog.sinks.net_effect` reduces them to one row per key."""
+        return self._changes() if callable(self._changes) else self._changes
+
+    @cached_property
+    def rows(self) -> DataFrame | None:
+        """Rows of dumps (`_op` is `read`), in no order. No key occurs twice, and no key occurs in `changes` too."""
+        return self._rows() if callable(self._rows) else self._rows
+
+    def mapped(
+        self, schema: TableSchema, map_frame: Callable[[DataFrame, bool], DataFrame], arrow: TableRows | None = None
+    ) -> TableBatch:
+        """The table with another schema and other DataFrames. `map_frame` gets each DataFrame and whether it has
+        changes."""
+
+        def mapped(frame: Callable[[], DataFrame | None], changes: bool) -> DataFrame:
+            found = frame()
+            assert found is not None
+            return map_frame(found, changes)
+
+        return TableBatch(
+            self.source,
+            schema,
+            None if self._changes is None else partial(mapped, lambda: self.changes, True),
+            None if self._rows is None else partial(mapped, lambda: self.rows, False),
+            self.truncated,
+            self.incomplete,
+            arrow,
+        )
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,8 @@ def dates_as_text(batch: Batch) -> Batch:
 def _table_as_text(table: TableBatch) -> TableBatch:
     if not any(_temporal(c.arrow) for c in table.schema.columns):
         return table
-    return replace(
-        table,
-        schema=replace(table.schema, columns=tuple(replace(c, arrow=_text(c.arrow)) for c in table.schema.columns)),
-        changes=None if table.changes is None else _frame_as_text(table.changes, table.schema),
-        rows=None if table.rows is None else _frame_as_text(table.rows, table.schema),
-    )
+    as_text = replace(table.schema, columns=tuple(replace(c, arrow=_text(c.arrow)) for c in table.schema.columns))
+    return table.mapped(as_text, lambda frame, _: _frame_as_text(frame, table.schema))
 
 
 def _frame_as_text(frame: DataFrame, schema: TableSchema) -> DataFrame:

@@ -62,6 +62,11 @@ class Route:
         if taken := sorted({*RESERVED, WHOLE} & set(self.rename.values())):
             raise ConfigError(f"columns of {schema.table} cannot be called {taken}", hint="dblog uses these itself")
 
+    @property
+    def plain(self) -> bool:
+        """Whether the route changes nothing but the table's name."""
+        return self.include is None and self.where is None and not (self.exclude or self.rename or self.mask)
+
     def _kept(self, schema: TableSchema) -> list[Column]:
         wanted = set(schema.names) if self.include is None else {*self.include, *schema.key}
         return [c for c in schema.columns if c.name in wanted and c.name not in self.exclude]
@@ -150,11 +155,10 @@ def routed(table: TableBatch, routes: Sequence[Route]) -> TableBatch:
     if route is None:
         return table
     route.check(table.schema)
-    return replace(
-        table,
-        schema=route.schema(table.schema),
-        changes=None if table.changes is None else route.rows(table.changes, table.schema, changes=True),
-        rows=None if table.rows is None else route.rows(table.rows, table.schema, changes=False),
+    return table.mapped(
+        route.schema(table.schema),
+        lambda frame, changes: route.rows(frame, table.schema, changes=changes),
+        table.arrow if route.plain else None,
     )
 
 

@@ -11,7 +11,8 @@ Ranges, and the files that they name, are on the spool until the stream's batch 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +29,7 @@ from dblog.spark.options import read_options
 from dblog.work.handover import NO_ROWS, Lanes, Range, RangeFiles, read_range
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed, check_names
+from dblog.work.table_rows import TableRows
 from dblog.work.tasks import Emit, Log, Select, Window
 
 OPTION = "range"
@@ -62,14 +64,17 @@ def work_of(batch: DataFrame, spool: Spool) -> list[Work]:
 
 @dataclass(frozen=True)
 class TableRange:
-    """What a batch has for one table: typed DataFrames, with the columns of `schema` and the metadata."""
+    """What a batch has for one table, with the columns of `schema` and the metadata: as typed DataFrames, which are
+    made when they are asked for, and as Arrow for tasks that read the spool themselves."""
 
     schema: TableSchema
     """Every column that the table has had in this batch."""
-    changes: DataFrame | None
+    changes: Callable[[], DataFrame] | None
     """The changes of the log, in the order of `_lsn`, `_seq`, through the partitions too."""
-    rows: DataFrame | None
+    rows: Callable[[], DataFrame] | None
     """Rows of dumps: no key twice, and none that a change of the batch touches."""
+    arrow: TableRows
+    """The same rows."""
     truncated: tuple[int, int] | None
     """Where the log emptied the table for the last time, as `(lsn, seq)`."""
     incomplete: bool
@@ -89,14 +94,33 @@ def ranges_of(
         for name in names
     ]
     tables = [table for table in found if table is not None]
-    ranges = [(Typed(t.schema, before), lanes) for t in tables for lanes in (t.log_lanes, t.emit_lanes) if lanes]
-    written = iter(files.write(ranges) if ranges else ())
+    frames = _Frames(spark, files, [(Typed(t.schema, before), (t.log_lanes, t.emit_lanes)) for t in tables])
+    return [_table_range(table, frames, number) for number, table in enumerate(tables)]
 
-    def load(lanes: Lanes) -> DataFrame | None:
-        named = {"spool": files.spool.uri, OPTION: next(written)} if lanes else None
-        return None if named is None else spark.read.format("dblog").options(**named).load()
 
-    return [_table_range(table, load(table.log_lanes), load(table.emit_lanes)) for table in tables]
+class _Frames:
+    """The DataFrames of a batch's tables. The first one that is asked for writes the ranges of all of them."""
+
+    def __init__(self, spark: SparkSession, files: RangeFiles, tables: Sequence[tuple[Typed, Sequence[Lanes]]]) -> None:
+        self._spark = spark
+        self._files = files
+        self._tables = tables
+        self._writing = threading.Lock()
+        self._names: dict[tuple[int, int], str] = {}
+
+    def arrow(self, table: int, *, overlapping: bool) -> TableRows:
+        shape, (log, emits) = self._tables[table]
+        return TableRows(self._files.spool, shape, tuple(log), tuple(emits), overlapping)
+
+    def load(self, table: int, kind: int) -> DataFrame:
+        """The changes (`kind` 0) or the dump rows (1) of a table."""
+        with self._writing:
+            if not self._names:
+                parts = [((n, k), t[0], lanes) for n, t in enumerate(self._tables) for k, lanes in enumerate(t[1])]
+                given = {at: (shape, lanes) for at, shape, lanes in parts if lanes}
+                self._names = dict(zip(given, self._files.write(list(given.values())), strict=True))
+        options = {"spool": self._files.spool.uri, OPTION: self._names[table, kind]}
+        return self._spark.read.format("dblog").options(**options).load()
 
 
 def run_selects(
@@ -142,13 +166,27 @@ def _table_work(spool: Spool, logs: Sequence[Log], emits: Sequence[Emit], tasks:
     return work
 
 
-def _table_range(work: _TableWork, changes: DataFrame | None, rows: DataFrame | None) -> TableRange:
-    if rows is not None and len({e.chunk.dump for e in work.emits}) > 1:
-        rows = rows.dropDuplicates(list(work.schema.key))  # two dumps may have read one row; both have read the same
+def _table_range(work: _TableWork, frames: _Frames, number: int) -> TableRange:
+    overlapping = len({e.chunk.dump for e in work.emits}) > 1
+
+    def changes() -> DataFrame:
+        return frames.load(number, 0)
+
+    def rows() -> DataFrame:
+        found = frames.load(number, 1)
+        # two dumps may have read one row; both have read the same
+        return found.dropDuplicates(list(work.schema.key)) if overlapping else found
+
     files = [f for log in work.logs for f in log.window.files]
     truncates = [at for log in work.logs for f in log.window.files for at in f.truncates if _inside(log.window, at)]
-    incomplete = any(f.incomplete for f in files) or len({s.version for s in work.schemas}) > 1
-    return TableRange(work.schema, changes, rows, max(truncates, default=None), incomplete)
+    return TableRange(
+        work.schema,
+        changes if work.log_lanes else None,
+        rows if work.emit_lanes else None,
+        frames.arrow(number, overlapping=overlapping),
+        max(truncates, default=None),
+        any(f.incomplete for f in files) or len({s.version for s in work.schemas}) > 1,
+    )
 
 
 def _of(log: Log, table: TableName) -> Log:

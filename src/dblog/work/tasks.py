@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from dblog.capture.spool import LogFile, Spool
 from dblog.core.dump import Staged
 from dblog.core.event import BEFORE, CHANGE_FIELDS, DUMP_SEQ, Op
+from dblog.core.keys import key_columns, matches
 from dblog.core.offset import Chunk
 from dblog.core.schema import TableSchema
-from dblog.core.window import complete, key_columns, matches, survivors
+from dblog.core.window import complete, survivors
 from dblog.errors import TableUnreadable
 from dblog.sources.base import Source
 

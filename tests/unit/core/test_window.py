@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from dblog.core.dump import INITIAL, REPAIR, Orders, Pace, Staged
 from dblog.core.event import Op, change_schema
+from dblog.core.keys import matches
 from dblog.core.offset import Chunk, Cursor, Extent, Key, Offset, Taken, Tally, pinned
 from dblog.core.schema import TableName
-from dblog.core.window import Mark, complete, matches, plan, survivors
+from dblog.core.window import Mark, complete, plan, survivors
 from dblog.errors import WatermarkError
 
 A, B = TableName("public", "a"), TableName("public", "b")

@@ -1,10 +1,11 @@
-"""Tables of a lake, by Spark's connectors for Delta Lake and Apache Iceberg.
+"""Tables of a lake: Delta Lake and Apache Iceberg.
 
-sink.py       writes a batch: prepares the table, writes in one statement, marks the commit with the batch
-target.py     the target's columns, and their changes
-current.py    mode `current`: MERGE by key, never to an older state
-history.py    mode `history`: every version of a row, with the time from and to which it was valid (SCD type 2)
-delta.py, iceberg.py    the differences: names, settings of Spark, where the mark is stored
+sink.py       writes a batch: chooses the writer of each table
+columns.py    the table's columns in the lake, and their changes
+marks.py      which batch a commit has
+native/       the writer in Python, without connectors
+by_spark/     the writer by Spark's connectors
+delta.py, iceberg.py    the two sinks
 """
 
 from dblog.sinks.lake.delta import DeltaSink

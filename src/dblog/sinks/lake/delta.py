@@ -1,78 +1,28 @@
-"""The sink `delta`: tables of Delta Lake, by their folder or in a catalog."""
+"""The sink `delta`: tables of Delta Lake, by their folder or in a catalog of Spark's."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-
-from pyspark.sql.types import ArrayType, DataType, TimestampNTZType
-
-from dblog.core.schema import TableName
-from dblog.sinks.base import Batch
-from dblog.sinks.folder import Folder, folder_name
-from dblog.sinks.lake.sink import BatchMark, LakeSink
-from dblog.sinks.lake.target import quoted
-
-CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-ODD = set(" ,;{}()\n\t=")
-"""Characters that a column's name may have only with Delta's column mapping."""
-LOOK_BACK = 1000
-"""How many commits are searched for the last mark. Other writers, like a compaction, may have committed since."""
+from dblog.errors import ConfigError
+from dblog.sinks.folder import Folder
+from dblog.sinks.lake.by_spark.delta import DeltaBySpark
+from dblog.sinks.lake.native.writer import NativeTables
+from dblog.sinks.lake.sink import LakeSink
 
 
 class DeltaSink(LakeSink):
-    """Writes Delta tables. The mark is the commit's `userMetadata`."""
+    """Writes Delta tables."""
 
     format = "delta"
-    needed = CATALOG
 
-    @property
-    def spark_settings(self) -> Mapping[str, str]:
-        catalog = self.given["catalog"] or "spark_catalog"
-        return {
-            **super().spark_settings,
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": CATALOG,
-            **{f"spark.sql.catalog.{catalog}.{name}": value for name, value in self.given["options"].items()},
-        }
+    def _spark_tables(self) -> DeltaBySpark:
+        return DeltaBySpark(self.given, self.context)
 
-    def _name(self, table: TableName) -> str:
-        if self.given["path"] is not None:
-            folder = Folder.of(self.given["path"], self.context) / folder_name(table)
-            return f"delta.{quoted(folder.uri)}"
-        return f"{self._room(table)}.{quoted(table.name)}"
+    def _native_tables(self) -> NativeTables:
+        try:
+            from dblog.sinks.lake.native.delta import DeltaFolder
+        except ImportError as error:
+            raise ConfigError(f"sink 'delta' needs {error.name}", hint="pip install 'dblog[delta]'") from None
+        return DeltaFolder(Folder.of(self.given["path"], self.context), self.context.pipeline, {})
 
-    def _room(self, table: TableName) -> str:
-        return f"{quoted(self.given['catalog'])}.{quoted(self.given['database'] or table.schema or 'default')}"
-
-    def _make_room(self, table: TableName) -> None:
-        if self.given["path"] is None:
-            self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._room(table)}")
-
-    def _properties(self, columns: Mapping[str, DataType], *, widened: bool) -> dict[str, str]:
-        """Features are enabled only if they are needed, because older readers cannot read a table that has them."""
-        found = {}
-        if any(ODD & set(name) for name in columns):
-            found["delta.columnMapping.mode"] = "name"
-        if any(_has_local_times(kind) for kind in columns.values()):
-            found["delta.feature.timestampNtz"] = "supported"
-        if widened:
-            found["delta.enableTypeWidening"] = "true"
-        return found
-
-    def _mark(self, batch: Batch) -> Mapping[str, str]:
-        mark = {"dblog": self.context.pipeline, "batch": batch.id, "position": batch.position}
-        return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(mark)}
-
-    def _last_mark(self, name: str) -> BatchMark | None:
-        from pyspark.sql import functions as f
-
-        marks = f.from_json("userMetadata", "dblog string, batch bigint, position bigint").alias("mark")
-        history = self._spark.sql(f"DESCRIBE HISTORY {name} LIMIT {LOOK_BACK}").select("version", marks)
-        ours = history.where(f.col("mark.dblog") == self.context.pipeline).orderBy(f.desc("version"))
-        found = ours.select("mark.batch", "mark.position").first()
-        return BatchMark(*found) if found else None
-
-
-def _has_local_times(kind: DataType) -> bool:
-    return isinstance(kind, TimestampNTZType) or (isinstance(kind, ArrayType) and _has_local_times(kind.elementType))
+    def _not_native(self) -> str | None:
+        return None if self.given["path"] is not None else "a catalog of Spark's has the tables"

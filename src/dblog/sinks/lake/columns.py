@@ -7,7 +7,9 @@ altered (`evolve`), left out (`ignore`) or ends the pipeline (`fail`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -19,11 +21,29 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     ShortType,
+    StringType,
     StructType,
     TimestampNTZType,
+    TimestampType,
 )
 
 from dblog.errors import ConfigError, SinkError
+from dblog.sinks.base import TableBatch
+
+LOG_COLUMNS = {
+    "_op": "string",
+    "_lsn": "bigint",
+    "_seq": "int",
+    "_txid": "bigint",
+    "_committed_at": "timestamp",
+    "_dump": "string",
+    "_schema": "string",
+    "_unchanged": "array<string>",
+}
+CURRENT_COLUMNS = {"_lsn": "bigint", "_seq": "int"}
+HISTORY_COLUMNS = {"_lsn": "bigint", "_seq": "int", "valid_from": "timestamp", "valid_to": "timestamp"}
+OURS: dict[str, dict[str, str]] = {"current": CURRENT_COLUMNS, "history": HISTORY_COLUMNS, "log": LOG_COLUMNS}
+"""The target's columns beside the table's own, by mode."""
 
 _WHOLE: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 """The decimal digits of integer types, the narrowest first."""
@@ -98,3 +118,60 @@ class Fit:
                     hint="set schema_changes = ignore to leave the column as it is, or write to a new table",
                 )
             self.wider[column] = kind
+
+
+class Definition(Protocol):
+    """A table whose columns can be changed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def columns(self) -> Mapping[str, DataType] | None:
+        """None if the table does not exist."""
+
+    def create(self, columns: Mapping[str, DataType]) -> None: ...
+
+    def change(self, fit: Fit) -> None: ...
+
+
+def fit_table(definition: Definition, table: TableBatch, mode: str, changes: str) -> tuple[Fit, dict[str, DataType]]:
+    """Create or change a table of the lake so that a batch's rows fit, as far as the settings `mode` and
+    `schema_changes` allow. Returns the fit and the table's columns."""
+    source = columns_of(from_arrow_schema(table.schema.arrow, prefer_timestamp_ntz=True))
+    ours = OURS[mode]
+    if definition.columns is None:
+        check_names(str(table.source), list(source), list(ours))
+        definition.create({**source, **{name: spark_type(kind) for name, kind in ours.items()}})
+    found = definition.columns
+    assert found is not None
+    if missing := sorted(set(ours) - set(found)):
+        raise SinkError(
+            f"the table {definition.name} is not of the mode {mode!r}: it has no columns {missing}",
+            hint="write to another folder or catalog, or set the mode with which the table was made",
+        )
+    fit = Fit(definition.name, source, found, changes)
+    if lost := sorted(fit.left_out & set(table.schema.key)):
+        raise SinkError(
+            f"the key columns {lost} of {table.source} do not fit the table {definition.name}",
+            hint="set schema_changes = evolve, or write to a new table",
+        )
+    if fit.new or fit.wider:
+        check_names(str(table.source), list(source), list(ours))
+        definition.change(fit)
+        found = definition.columns
+        assert found is not None
+    return fit, dict(found)
+
+
+def spark_type(name: str) -> DataType:
+    return _TYPES[name]
+
+
+_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "array<string>": ArrayType(StringType()),
+}

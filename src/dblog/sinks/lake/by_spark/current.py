@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dblog.sinks.base import TableBatch
-from dblog.sinks.lake.target import quoted
+from dblog.sinks.lake.columns import CURRENT_COLUMNS, quoted
 from dblog.sinks.net_effect import signed_key
-
-COLUMNS = {"_lsn": "bigint", "_seq": "int"}
-"""The target's columns beside the table's own."""
 
 
 def merge(target: str, source: str, table: TableBatch, columns: Sequence[str]) -> str:
@@ -28,7 +25,7 @@ def merge(target: str, source: str, table: TableBatch, columns: Sequence[str]) -
         gone = f"WHEN NOT MATCHED BY SOURCE AND {emptied} THEN DELETE"
     signed = signed_key(table.schema)
     changed = [f"t.{quoted(c)} = {_value(c, stays)}" for c in columns if c not in key or c in signed]
-    written = [*columns, *COLUMNS]
+    written = [*columns, *CURRENT_COLUMNS]
     return f"""
         MERGE INTO {target} t USING {source} s ON {same_key(key)}
         WHEN MATCHED AND {newer} AND s._op = 'delete' THEN DELETE

@@ -16,14 +16,11 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from dblog.sinks.base import TableBatch
-from dblog.sinks.lake.current import older, same_key
-from dblog.sinks.lake.target import quoted
+from dblog.sinks.lake.by_spark.current import older, same_key
+from dblog.sinks.lake.columns import HISTORY_COLUMNS, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-COLUMNS = {"_lsn": "bigint", "_seq": "int", "valid_from": "timestamp", "valid_to": "timestamp"}
-"""The target's columns beside the table's own."""
 
 Truncate = tuple[int, int, int]
 """A truncate: its `_lsn`, its `_seq`, and its time in microseconds since 1970."""
@@ -145,7 +142,7 @@ def _carried(column: str, number: int, so_far: object) -> Column:
 
 def merge(target: str, source: str, key: Sequence[str], columns: Sequence[str], truncates: Sequence[Truncate]) -> str:
     """The statement that closes and opens versions."""
-    written = [*columns, *COLUMNS]
+    written = [*columns, *HISTORY_COLUMNS]
     gone = ""
     if truncates:
         lsn, seq, at = truncates[0]

@@ -1,0 +1,68 @@
+"""Tables of Apache Iceberg for Spark's writer, in a folder or in any catalog that Iceberg supports. The mark is in the
+snapshot's summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from dblog.core.schema import TableName
+from dblog.sinks.folder import Folder
+from dblog.sinks.lake.by_spark.writer import SparkTables
+from dblog.sinks.lake.columns import quoted
+from dblog.sinks.lake.marks import BatchMark, iceberg_mark
+
+CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+PROPERTY = "spark.sql.iceberg.snapshot-property"
+
+
+class IcebergBySpark(SparkTables):
+    """What Spark's writer needs to know of Iceberg."""
+
+    format = "iceberg"
+    needed = CATALOG
+
+    @property
+    def _catalog(self) -> str:
+        return self.given["catalog"] or "lake"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        catalog = f"spark.sql.catalog.{self._catalog}"
+        settings = {
+            **super().settings,
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        }
+        options = dict(self.given["options"])
+        if self.given["path"] is not None:
+            options = {"type": "hadoop", "warehouse": Folder.of(self.given["path"], self.context).uri, **options}
+        if options:  # otherwise Spark's own settings define the catalog
+            settings[catalog] = CATALOG
+        # A catalog with a cache would not see columns that another session has added.
+        options["cache-enabled"] = "false"
+        return {**settings, **{f"{catalog}.{name}": value for name, value in options.items()}}
+
+    def name(self, table: TableName) -> str:
+        return f"{self._room(table)}.{quoted(table.name)}"
+
+    def _room(self, table: TableName) -> str:
+        return f"{quoted(self._catalog)}.{quoted(self.given['database'] or table.schema or 'default')}"
+
+    def make_room(self, spark: SparkSession, table: TableName) -> None:
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._room(table)}")
+
+    def mark(self, mark: BatchMark) -> Mapping[str, str]:
+        return {f"{PROPERTY}.{name}": value for name, value in iceberg_mark(mark, self.context.pipeline).items()}
+
+    def last_mark(self, spark: SparkSession, name: str) -> BatchMark | None:
+        from pyspark.sql import functions as f
+
+        summary = f.col("summary")
+        ours = spark.table(f"{name}.snapshots").where(summary["dblog-pipeline"] == self.context.pipeline)
+        found = (
+            ours.orderBy(f.desc("committed_at"))
+            .select(summary["dblog-batch"].cast("bigint"), summary["dblog-position"].cast("bigint"))
+            .first()
+        )
+        return BatchMark(*found) if found else None

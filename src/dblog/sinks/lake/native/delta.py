@@ -1,0 +1,307 @@
+"""Tables of Delta Lake, by delta-rs.
+
+Tasks write Parquet files into the table's folder. The driver commits them with delta-rs, which checks for conflicts: of
+two commits with the same mark, or of two that replace the same file, the second one fails.
+
+The mark is in two of Delta's own transaction actions, which checkpoints of the log keep for ever, and as text in the
+commit's `userMetadata`, where Spark's writer has it too.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql.types import DataType, StructField, StructType
+
+from dblog.core.schema import TableName
+from dblog.errors import SinkError, SinkUnreachable
+from dblog.sinks.folder import Folder, folder_name
+from dblog.sinks.lake.marks import BatchMark, delta_mark, read_delta_mark
+from dblog.sinks.lake.native.files import ROLL_BYTES, LakeFiles, LakeTable, ListedFile, NewFile
+from dblog.sinks.lake.native.rolling import rolled
+from dblog.sinks.lake.native.writer import NativeTables
+
+READER_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+"""Features of tables that the files of this module follow, beside those of the first protocol."""
+WRITER_FEATURES = READER_FEATURES | {"appendOnly", "invariants", "v2Checkpoint"}
+LOOK_BACK = 1000
+"""How many commits are searched for the last mark that has no transaction action: one of Spark's writer."""
+TEXT_BOUND = 64
+"""A longer text has no bounds in a file's statistics, in characters."""
+
+
+@dataclass(frozen=True)
+class DeltaFiles(LakeFiles):
+    """Parquet files in the table's folder."""
+
+    uri: str
+    schema: pa.Schema
+
+    def read(self, file: ListedFile, columns: Sequence[str]) -> pa.Table:
+        files, root = _opened(self.uri)
+        with reached(self.uri), files.open_input_file(f"{root}/{file.name}") as stream:
+            found = pq.ParquetFile(stream)
+            have = set(found.schema_arrow.names)
+            rows = found.read([name for name in columns if name in have])
+        kinds = [self.schema.field(name) for name in columns]
+        made = [
+            rows[k.name].cast(k.type) if k.name in have else pa.nulls(found.metadata.num_rows, k.type) for k in kinds
+        ]
+        return pa.Table.from_arrays(made, schema=pa.schema(kinds))
+
+    def write(self, tables: Iterable[pa.Table]) -> list[NewFile]:
+        files, root = _opened(self.uri)
+        made = []
+        for group in rolled(tables, ROLL_BYTES):
+            name = f"part-{uuid.uuid4()}.parquet"
+            written: list[Any] = []
+            with (
+                reached(self.uri),
+                files.open_output_stream(f"{root}/{name}") as stream,
+                pq.ParquetWriter(stream, self.schema, compression="zstd", metadata_collector=written) as writer,
+            ):
+                for table in group:
+                    writer.write_table(table)
+            size = files.get_file_info(f"{root}/{name}").size
+            made.append(NewFile(name, (size, json.dumps(_statistics(written[0])))))
+        return made
+
+
+class DeltaFolder(NativeTables):
+    """Tables in folders of one folder."""
+
+    def __init__(self, folder: Folder, pipeline: str, options: Mapping[str, str]) -> None:
+        """`options` are delta-rs' storage options."""
+        self._folder = folder
+        self._pipeline = pipeline
+        self._options = dict(options) or None
+
+    def name(self, table: TableName) -> str:
+        return (self._folder / folder_name(table)).uri
+
+    def find(self, table: TableName) -> DeltaLakeTable | None:
+        uri = self.name(table)
+        with reached(uri):
+            try:
+                return DeltaLakeTable(uri, self._pipeline, DeltaTable(uri, storage_options=self._options))
+            except TableNotFoundError:
+                return None
+
+    def create(self, table: TableName, columns: Mapping[str, DataType]) -> DeltaLakeTable:
+        uri = self.name(table)
+        with reached(uri):
+            made = DeltaTable.create(uri, _delta_schema(columns), storage_options=self._options)
+        return DeltaLakeTable(uri, self._pipeline, made)
+
+
+class DeltaLakeTable(LakeTable):
+    """A table in a folder."""
+
+    def __init__(self, uri: str, pipeline: str, table: DeltaTable) -> None:
+        self.uri = uri
+        self._pipeline = pipeline
+        self._table = table
+
+    @property
+    def unsupported(self) -> str | None:
+        """What keeps this module from writing to the table; None if nothing does."""
+        protocol = self._table.protocol()
+        features = set(protocol.reader_features or ()) - READER_FEATURES
+        features |= set(protocol.writer_features or ()) - WRITER_FEATURES
+        if protocol.min_reader_version > 1 and protocol.reader_features is None:
+            features.add(f"reader version {protocol.min_reader_version}")
+        if protocol.min_writer_version > 2 and protocol.writer_features is None:
+            features.add(f"writer version {protocol.min_writer_version}")
+        if features:
+            return f"it has the features {sorted(features)}"
+        if self._table.metadata().partition_columns:
+            return f"it is partitioned by {self._table.metadata().partition_columns}"
+        return None
+
+    @property
+    def size(self) -> int:
+        return int(pc.sum(pa.table(self._table.get_add_actions(flatten=True))["size_bytes"]).as_py() or 0)
+
+    def refresh(self) -> None:
+        with reached(self.uri):
+            self._table.update_incremental()
+
+    @property
+    def columns(self) -> dict[str, DataType]:
+        found = StructType.fromJson(json.loads(self._table.schema().to_json()))
+        return {field.name: field.dataType for field in found}
+
+    def last_mark(self) -> BatchMark | None:
+        with reached(self.uri):
+            for commit in self._table.history(LOOK_BACK):  # the newest first
+                mark = read_delta_mark(commit.get("userMetadata"), self._pipeline)
+                if mark is not None:
+                    return mark
+            batch, position = (self._table.transaction_version(app) for app in self._applications)
+        return None if batch is None or position is None else BatchMark(batch, position)
+
+    @property
+    def _applications(self) -> tuple[str, str]:
+        return f"dblog/{self._pipeline}/batch", f"dblog/{self._pipeline}/position"
+
+    def change(self, new: Mapping[str, DataType], wider: Mapping[str, DataType]) -> None:
+        with reached(self.uri):
+            if new:
+                self._table.alter.add_columns(_delta_schema(new).fields)
+                self._table.update_incremental()
+            if wider:
+                self._rewrite({**self.columns, **{_named(self.columns, c): kind for c, kind in wider.items()}})
+                self._table.update_incremental()
+
+    def _rewrite(self, columns: Mapping[str, DataType]) -> None:
+        """Write all rows again, in other types: Delta's files cannot have two types in one column without a feature
+        that few readers know."""
+        files, wide = self.files(), _arrow_schema(_delta_schema(columns))
+        listed = self.listed(next(iter(columns)))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for file in listed:
+                yield from files.read(file, files.schema.names).cast(wide).to_batches()
+
+        reader = pa.RecordBatchReader.from_batches(wide, batches())
+        write_deltalake(self._table, reader, mode="overwrite", schema_mode="overwrite")
+
+    def files(self) -> DeltaFiles:
+        return DeltaFiles(self.uri, _arrow_schema(self._table.schema()))
+
+    def listed(self, key: str) -> list[ListedFile]:
+        with reached(self.uri):
+            found = pa.table(self._table.get_add_actions(flatten=True))
+        bounds = _bounds(found, key)
+        newest = _column(found, "max._lsn")
+        names, sizes = found["path"].to_pylist(), found["size_bytes"].to_pylist()
+        return [ListedFile(n, s, b, new) for n, s, b, new in zip(names, sizes, bounds, newest, strict=True)]
+
+    def commit(self, added: Sequence[NewFile], removed: Sequence[ListedFile], mark: BatchMark) -> None:
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [RemoveAction(f.name, True, now, f.size) for f in removed]
+        actions += [AddAction(f.name, f.handle[0], {}, now, True, f.handle[1]) for f in added]
+        marks = [Transaction(app, value) for app, value in zip(self._applications, mark, strict=True)]
+        properties = CommitProperties(
+            app_transactions=marks, custom_metadata={"userMetadata": delta_mark(mark, self._pipeline)}
+        )
+        with reached(self.uri):
+            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=properties)
+
+
+def _opened(uri: str) -> tuple[pafs.FileSystem, str]:
+    return pafs.FileSystem.from_uri(uri) if "://" in uri else (pafs.LocalFileSystem(), uri)
+
+
+@contextmanager
+def reached(uri: str) -> Iterator[None]:
+    """Raise SinkUnreachable for errors that may pass, and SinkError for others."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise SinkUnreachable(f"somebody else writes to {uri}: {error}", hint="it is tried again") from error
+    except PermissionError as error:
+        raise SinkError(f"cannot write to {uri!r}: {error}", hint="see that it can be written") from error
+    except OSError as error:
+        raise SinkUnreachable(f"cannot write to {uri!r}: {error}", hint="see that it is there") from error
+    except DeltaError as error:
+        raise SinkError(f"cannot write to {uri!r}: {error}", hint="see that the table is whole") from error
+
+
+def _delta_schema(columns: Mapping[str, DataType]) -> Schema:
+    return Schema.from_json(StructType([StructField(name, kind) for name, kind in columns.items()]).json())
+
+
+def _arrow_schema(schema: Schema) -> pa.Schema:
+    """The types in which files are written: plain strings and binaries, as every reader expects them."""
+    return pa.schema([pa.field(f.name, _plain(f.type)) for f in pa.schema(schema.to_arrow())])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    return kind
+
+
+def _named(columns: Mapping[str, DataType], name: str) -> str:
+    """The column of the table, in whatever case."""
+    return next(c for c in columns if c.lower() == name.lower())
+
+
+def _column(found: pa.Table, name: str) -> list[Any]:
+    return found[name].to_pylist() if name in found.schema.names else [None] * found.num_rows
+
+
+def _bounds(found: pa.Table, key: str) -> list[tuple[Any, Any] | None]:
+    """The bounds of a column in each file, if their type is one that compares as its values do."""
+    names = (f"min.{key}", f"max.{key}")
+    if not all(n in found.schema.names and _bounded(found.schema.field(n).type) for n in names):
+        return [None] * found.num_rows
+    pairs = zip(*(found[n].to_pylist() for n in names), strict=True)
+    return [None if low is None or high is None else (low, high) for low, high in pairs]
+
+
+def _bounded(kind: pa.DataType) -> bool:
+    text = pa.types.is_string(kind) or pa.types.is_string_view(kind) or pa.types.is_large_string(kind)
+    return bool(text or pa.types.is_integer(kind) or pa.types.is_date(kind))
+
+
+def _statistics(written: Any) -> dict[str, Any]:
+    """What Delta's log says of a file: how many rows, and bounds of columns whose bounds are exact as JSON."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for number in range(written.num_columns):
+        groups = [written.row_group(n).column(number) for n in range(written.num_row_groups)]
+        if not groups or "." in groups[0].path_in_schema or not all(g.is_stats_set for g in groups):
+            continue
+        name = groups[0].path_in_schema
+        nulls[name] = sum(g.statistics.null_count for g in groups)
+        with_values = [g.statistics for g in groups if g.statistics.has_min_max]
+        if not with_values or len(with_values) + sum(g.statistics.null_count == g.num_values for g in groups) < len(
+            groups
+        ):
+            continue
+        try:
+            bounds = min(s.min for s in with_values), max(s.max for s in with_values)
+        except (ValueError, OverflowError):  # a date that Python does not have
+            continue
+        shown = tuple(map(_shown, bounds))
+        if None not in shown:
+            low[name], high[name] = shown
+    return {"numRecords": written.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _shown(value: Any) -> Any:
+    """A bound as JSON; None if it has no exact form there."""
+    match value:
+        case bool() | float():
+            return None
+        case int():
+            return value
+        case str():
+            return value if len(value) <= TEXT_BOUND else None
+        case datetime.datetime():
+            form = "%Y-%m-%dT%H:%M:%S.%fZ" if value.tzinfo else "%Y-%m-%dT%H:%M:%S.%f"
+            return value.strftime(form) if value.year >= 1000 else None
+        case datetime.date():
+            return value.isoformat() if value.year >= 1000 else None
+    return None

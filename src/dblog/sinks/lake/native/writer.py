@@ -1,0 +1,228 @@
+"""What the driver does for a batch: it opens the tables, lets the tasks of one Spark job write files, and commits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import DataType
+
+from dblog.core.schema import TableName
+from dblog.sinks.base import Batch, TableBatch
+from dblog.sinks.lake.columns import Fit, fit_table
+from dblog.sinks.lake.marks import BatchMark
+from dblog.sinks.lake.native.files import LakeTable
+from dblog.sinks.lake.native.write import TablePart, Target, Written, rewrite, write_part
+from dblog.sinks.parquet import everything
+from dblog.sinks.task_job import run_in_tasks, run_on_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 8
+"""How many tables are opened or committed at the same time."""
+
+
+class NativeTables(ABC):
+    """Opens tables of one format. Errors are those of `LakeTable`."""
+
+    @abstractmethod
+    def name(self, table: TableName) -> str:
+        """The table in the lake, for messages."""
+
+    @abstractmethod
+    def find(self, table: TableName) -> LakeTable | None:
+        """The table; None if it does not exist."""
+
+    @abstractmethod
+    def create(self, table: TableName, columns: Mapping[str, DataType]) -> LakeTable: ...
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A table of the batch that is to be written."""
+
+    table: TableBatch
+    lake: LakeTable
+    target: Target
+
+
+class NativeWriter:
+    """Writes tables of a lake from Python."""
+
+    def __init__(self, spark: SparkSession, tables: NativeTables, mode: str, schema_changes: str) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._mode = mode
+        self._changes = schema_changes
+        self._known: dict[TableName, LakeTable] = {}
+        self._marks: dict[TableName, BatchMark] = {}
+        self._using = threading.Lock()
+
+    def name(self, table: TableName) -> str:
+        """The table in the lake, for messages."""
+        return self._tables.name(table)
+
+    def find(self, table: TableName) -> LakeTable | None:
+        """The table as it is now; None if it does not exist. It is opened once and refreshed after that."""
+        with self._using:
+            known = self._known.get(table)
+        if known is not None:
+            known.refresh()
+            return known
+        found = self._tables.find(table)
+        if found is not None:
+            with self._using:
+                self._known[table] = found
+        return found
+
+    def forget(self, table: TableName) -> None:
+        """Read the table's definition and mark again when it is written next."""
+        with self._using:
+            self._known.pop(table, None)
+            self._marks.pop(table, None)
+
+    def write(self, batch: Batch, tables: Sequence[TableBatch]) -> None:
+        """Write the tables of a batch: all of them, or so that writing it again completes them."""
+        try:
+            opened = [found for found in _side_by_side(lambda t: self._open(batch, t), tables) if found is not None]
+            written = self._written(opened)
+            _side_by_side(lambda pair: self._commit(batch, *pair), list(zip(opened, written, strict=True)))
+        except BaseException:
+            for table in tables:
+                self.forget(table.schema.table)
+            raise
+
+    def _open(self, batch: Batch, table: TableBatch) -> _Open | None:
+        """The table, fitted to the batch's columns; None if it has the batch already."""
+        name = table.schema.table
+        definition = _Definition(self, name, self.find(name))
+        fit, columns = fit_table(definition, table, self._mode, self._changes)
+        lake = definition.lake
+        assert lake is not None
+        mark = self._marks.get(name) or lake.last_mark()
+        if mark is not None:
+            self._marks[name] = mark
+            if mark.has(batch):
+                return None
+        shown = {column.lower(): column for column in columns}
+        names = {c: shown[c.lower()] for c in table.schema.names if c not in fit.left_out}
+        listed = tuple(lake.listed(names[table.schema.key[0]])) if self._mode != "log" else ()
+        now = time.time_ns() // 1000
+        target = Target(table.schema, names, lake.files(), listed, self._mode, table.truncated, now)
+        return _Open(table, lake, target)
+
+    def _written(self, opened: Sequence[_Open]) -> list[Written]:
+        """Let tasks write the files of all tables."""
+        parts: list[tuple[int, TablePart, int]] = []
+        for number, one in enumerate(opened):
+            rows = one.table.arrow
+            if rows is not None:
+                split = [rows] if one.table.truncated is not None else rows.split()
+                parts += [(number, TablePart(one.target, r, alone=len(split) == 1), r.weight) for r in split]
+        found: list[list[Written]] = [[] for _ in opened]
+        works, weights = [part for _, part, _ in parts], [weight for _, _, weight in parts]
+        for (number, _, _), done in zip(parts, run_in_tasks(self._spark, works, write_part, weights), strict=True):
+            found[number].append(done)
+        for number, one in enumerate(opened):
+            if one.table.arrow is None:
+                found[number].append(_write_frame(one))
+        return self._rewritten(opened, found)
+
+    def _rewritten(self, opened: Sequence[_Open], found: Sequence[Sequence[Written]]) -> list[Written]:
+        """Let tasks write the files again in which several parts of a table have replaced rows."""
+        replaced = [_replaced(parts) for parts in found]
+        again = [number for number in range(len(opened)) if replaced[number]]
+        works = [(opened[number].target, replaced[number]) for number in again]
+        more = dict(zip(again, run_in_tasks(self._spark, works, _rewrite), strict=True))
+        every = [[*parts, *([more[n]] if n in more else [])] for n, parts in enumerate(found)]
+        return [Written([f for p in parts for f in p.added], [f for p in parts for f in p.removed]) for parts in every]
+
+    def _commit(self, batch: Batch, one: _Open, written: Written) -> None:
+        mark = BatchMark(batch.id, batch.position)
+        removed = set(written.removed)
+        one.lake.commit(written.added, [f for f in one.target.listed if f.name in removed], mark)
+        self._marks[one.table.schema.table] = mark
+
+
+def _replaced(parts: Sequence[Written]) -> dict[str, list[bytes]]:
+    """By file, the masks of all parts."""
+    found: dict[str, list[bytes]] = {}
+    for part in parts:
+        for name, mask in part.replaced.items():
+            found.setdefault(name, []).append(mask)
+    return found
+
+
+def _rewrite(work: tuple[Target, Mapping[str, Sequence[bytes]]]) -> Written:
+    return rewrite(*work)
+
+
+def _write_frame(one: _Open) -> Written:
+    """Write a table whose rows only Spark can compute, because of its route: in one task, from Spark's rows."""
+    target, table = one.target, one.table
+
+    def write(batches: list[pa.RecordBatch]) -> Written:
+        return write_part(TablePart(target, _SparkRows(batches), alone=True))
+
+    return run_on_frame(everything(table), write)
+
+
+class _SparkRows:
+    """Rows that Spark has computed: changes in order, then rows of dumps."""
+
+    overlapping = False
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._batches = [b for b in batches if b.num_rows]
+
+    def changes(self) -> list[pa.RecordBatch]:
+        return self._where("not_equal")
+
+    def dump_rows(self) -> list[pa.RecordBatch]:
+        return self._where("equal")
+
+    def _where(self, comparison: str) -> list[pa.RecordBatch]:
+        found = [b.filter(pc.call_function(comparison, [b.column("_op"), "read"])) for b in self._batches]
+        return [b for b in found if b.num_rows]
+
+
+class _Definition:
+    """A table for `fit_table`."""
+
+    def __init__(self, writer: NativeWriter, table: TableName, lake: LakeTable | None) -> None:
+        self.name = writer.name(table)
+        self.lake = lake
+        self._writer = writer
+        self._table = table
+
+    @property
+    def columns(self) -> Mapping[str, DataType] | None:
+        return None if self.lake is None else self.lake.columns
+
+    def create(self, columns: Mapping[str, DataType]) -> None:
+        self.lake = self._writer._tables.create(self._table, columns)
+        with self._writer._using:
+            self._writer._known[self._table] = self.lake
+
+    def change(self, fit: Fit) -> None:
+        assert self.lake is not None
+        self.lake.change(fit.new, fit.wider)
+
+
+def _side_by_side(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """The results of calls that run at the same time. Raises the first error when all calls have ended."""
+    if not items:
+        return []
+    with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="dblog-lake") as pool:
+        return [made.result() for made in [pool.submit(call, item) for item in items]]

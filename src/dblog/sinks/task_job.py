@@ -1,0 +1,92 @@
+"""One Spark job that does the work of a whole batch in Python tasks.
+
+A job costs Spark 0.2 seconds however small it is, so a sink that writes from tasks runs one per batch and not one per
+table. A task does several pieces of work side by side: they wait for storage, and Arrow computes outside of Python's
+lock.
+
+A piece of work that raises a SinkError does not fail its task: the error is returned. So Spark does not repeat the
+task, and the driver raises the same error.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from dblog.errors import SinkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+W = TypeVar("W")
+R = TypeVar("R")
+
+THREADS = 4
+"""How many pieces of work a task does at the same time."""
+
+
+def run_in_tasks(
+    spark: SparkSession, works: Sequence[W], run: Callable[[W], R], weights: Sequence[int] | None = None
+) -> list[R]:
+    """Run a function for each piece of work, in the tasks of one job. Returns the results in the order of the work.
+
+    `weights` say how large the pieces are, so that tasks get about the same. Raises the first SinkError of a piece.
+    """
+    if not works:
+        return []
+    context = spark.sparkContext
+    shares = _shares(weights or [1] * len(works), min(len(works), context.defaultParallelism))
+    given = context.parallelize([[(n, works[n]) for n in share] for share in shares], len(shares))
+
+    def task(lists: Iterable[list[tuple[int, W]]]) -> Iterator[tuple[int, R | None, bytes | None]]:
+        for mine in lists:
+            with ThreadPoolExecutor(min(THREADS, len(mine))) as pool:
+                yield from pool.map(lambda item: _done(item[0], item[1], run), mine)
+
+    found: list[R] = [None] * len(works)  # type: ignore[list-item]
+    for number, result, error in given.mapPartitions(task).collect():
+        if error is not None:
+            raise pickle.loads(error)  # pickled by our own task of this job
+        found[number] = result  # type: ignore[assignment]
+    return found
+
+
+def run_on_frame(frame: DataFrame, run: Callable[[list[pa.RecordBatch]], R]) -> R:
+    """Run a function on all rows of a DataFrame, in one task. The rows come in the order of the partitions."""
+    names = list(frame.columns)
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = [batch.rename_columns(names) for batch in batches]
+        _, result, error = _done(0, given, run)
+        yield pa.record_batch([pa.array([pickle.dumps(result)]), pa.array([error], pa.binary())], ["result", "error"])
+
+    # Spark cannot pass columns to Arrow whose names have special characters or differ by case only.
+    plain = frame.toDF(*(f"c{n}" for n in range(len(names)))).coalesce(1)
+    (row,) = plain.mapInArrow(task, "result binary, error binary").collect()
+    if row.error is not None:
+        raise pickle.loads(row.error)  # pickled by our own task of this job
+    result: R = pickle.loads(row.result)
+    return result
+
+
+def _done(number: int, work: W, run: Callable[[W], R]) -> tuple[int, R | None, bytes | None]:
+    try:
+        return number, run(work), None
+    except SinkError as error:
+        return number, None, pickle.dumps(error)
+
+
+def _shares(weights: Sequence[int], count: int) -> list[list[int]]:
+    """The numbers of all pieces in `count` shares of about the same weight: the heaviest first, each to the share that
+    is the lightest so far."""
+    shares: list[list[int]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(number)
+        loads[lightest] += weights[number] + 1
+    return [share for share in shares if share]

@@ -1,0 +1,64 @@
+"""The rows that a batch has for one table, as Arrow: for a sink that writes from Spark's tasks.
+
+A task reads the spool itself. Nothing goes through Spark's JVM, and Spark plans nothing per table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dblog.capture.spool import Spool
+from dblog.sources.base import Source
+from dblog.work.lanes import Work, delivered
+from dblog.work.rows import Typed
+from dblog.work.tasks import Log
+
+Lanes = tuple[tuple[Work, ...], ...]
+CHUNK_WEIGHT = 16 << 20
+"""What a chunk counts in `TableRows.weight`, in bytes: its size is not known before it is read."""
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of one table in a batch. It is small, and a task gets it pickled."""
+
+    spool: Spool
+    shape: Typed
+    log: Lanes
+    """The changes, in this order."""
+    chunks: Lanes
+    """The chunks whose rows the batch delivers."""
+    overlapping: bool = False
+    """Whether two chunks may have the same row: they belong to different dumps. Both have it in the same state."""
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """The changes of the log in order, with the table's columns and the metadata."""
+        return self._read(self.log)
+
+    def dump_rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of dumps, in no order. No change of the batch has their keys."""
+        return self._read(self.chunks)
+
+    def split(self) -> list[TableRows]:
+        """The same rows in parts that may be written side by side: no two of them have rows of the same key."""
+        if self.overlapping:
+            return [self]
+        parts = [replace(self, log=(), chunks=(lane,)) for lane in self.chunks]
+        return [replace(self, chunks=()), *parts] if self.log else parts
+
+    @property
+    def weight(self) -> int:
+        """About how much there is to read, in bytes."""
+        log = sum(f.size for lane in self.log for w in lane if isinstance(w, Log) for f in w.window.files)
+        return log + CHUNK_WEIGHT * sum(map(len, self.chunks))
+
+    def _read(self, lanes: Lanes) -> Iterator[pa.RecordBatch]:
+        for lane in lanes:
+            yield from delivered(lane, self.shape, self.spool, _no_source, before=self.shape.before)
+
+
+def _no_source() -> Source:
+    raise AssertionError("the rows of a batch are on the spool")
