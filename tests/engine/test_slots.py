@@ -10,9 +10,13 @@ import pytest
 
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName
+from dblog.databases.postgres.connect import parse
 from dblog.errors import PositionLost, WatermarkError
 from dblog.sources.base import Survey
+from dblog.sources.postgres.pgoutput import Decoder
 from dblog.sources.postgres.source import Postgres
+from dblog.sources.postgres.stream import PostgresLog
+from dblog.sources.relational import WATERMARK
 from tests.engine.conftest import MakeQuery, check, on_postgres, wait_for
 from tests.engine.query import Query
 from tests.families import OnPostgres
@@ -29,6 +33,14 @@ def confirmed(database: OnPostgres) -> int:
         "select (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots where database = current_database()"
     )
     return int(lsn)
+
+
+def test_a_log_that_cannot_be_opened_leaves_no_session_open(table: OnPostgres) -> None:
+    """The error holds the frames in which the session was opened, and may be kept: only an explicit close ends it."""
+    with pytest.raises(PositionLost, match="does not exist") as failure:
+        PostgresLog(parse(table.url), "gone", "p", 0, Decoder(lambda _: None, watermark=WATERMARK))
+    wait_for(lambda: not table.execute("select 1 from pg_stat_activity where application_name = 'dblog gone'"))
+    assert failure.value.__traceback__ is not None
 
 
 def test_an_idle_stream_lets_the_server_forget_the_log_of_others(table: OnPostgres, query: MakeQuery) -> None:

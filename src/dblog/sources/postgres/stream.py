@@ -51,15 +51,19 @@ class PostgresLog:
         self._busy = False
         self._acknowledged = 0
         self._connection = connect(address, replication=True, application_name=f"dblog {slot}")
-        with translating(f"opening replication slot {slot!r}"):
-            cursor = self._connection.cursor()
-            if temporary:
-                create_slot(self._connection, slot, wait or Wait(TEMPORARY_SECONDS), temporary=True)
-            # Not the driver's start_replication, which corrupts names that are not ASCII.
-            cursor.start_replication_expert(
-                f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
-                f"(proto_version '1', publication_names {literal(identifier(publication))})"
-            )
+        try:
+            with translating(f"opening replication slot {slot!r}"):
+                cursor = self._connection.cursor()
+                if temporary:
+                    create_slot(self._connection, slot, wait or Wait(TEMPORARY_SECONDS), temporary=True)
+                # Not the driver's start_replication, which corrupts names that are not ASCII.
+                cursor.start_replication_expert(
+                    f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
+                    f"(proto_version '1', publication_names {literal(identifier(publication))})"
+                )
+        except BaseException:
+            self._connection.close()
+            raise
         self._replication = Replication(self._connection)
         self._arrived = select.poll()
         self._arrived.register(self._connection, select.POLLIN)
