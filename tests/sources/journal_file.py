@@ -33,6 +33,18 @@ class Table:
     key: tuple[str, ...]
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
 
+    def key_of(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.key)
+
+    def apply(self, op: str, old: Row | None, new: Row | None) -> None:
+        """Do to the rows what a change says."""
+        if op == "truncate":
+            self.rows.clear()
+        if old is not None:
+            del self.rows[self.key_of(old)]
+        if new is not None:
+            self.rows[self.key_of(new)] = new
+
 
 class Journal:
     """The file. Any number of processes may append to it and read it."""
@@ -43,8 +55,6 @@ class Journal:
     def create(self) -> None:
         """Begin a new journal, in place of the one that is there."""
         self.path.write_text(json.dumps({"journal": uuid.uuid4().hex}) + "\n")
-
-    # -- reading ---------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -65,6 +75,12 @@ class Journal:
         """Where the last committed line ends."""
         return self.path.read_bytes().rfind(b"\n") + 1
 
+    def wait(self, position: int, timeout: float) -> None:
+        """Wait until a line ends behind this byte, at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.end() <= position and time.monotonic() < deadline:
+            time.sleep(0.005)
+
     def tables(self, upto: int | None = None) -> dict[str, Table]:
         """All tables as they are now, or after the line that ends at `upto`."""
         found: dict[str, Table] = {}
@@ -75,10 +91,8 @@ class Journal:
                 before = found.get(line["define"])
                 found[line["define"]] = Table(line["columns"], tuple(line["key"]), before.rows if before else {})
             for op, name, old, new in line.get("changes", ()):
-                apply(found[name], op, old, new)
+                found[name].apply(op, old, new)
         return found
-
-    # -- writing ---------------------------------------------------------------------------------------------
 
     def define(self, table: str, columns: dict[str, str], key: tuple[str, ...]) -> None:
         """Create a table, or give it other columns."""
@@ -91,9 +105,9 @@ class Journal:
             tables, lines = self.tables(), []
             for op, name, row in changes:
                 table = tables[name]
-                old = None if row is None else table.rows.get(tuple(row[k] for k in table.key))
+                old = None if row is None else table.rows.get(table.key_of(row))
                 new = None if row is None or op == "delete" else {**(old or {}), **row}
-                apply(table, op, old, new)
+                table.apply(op, old, new)
                 lines.append((op, name, old, new))
             append({"tx": time.time_ns() % 2**31, "at": time.time_ns() // 1000, "changes": lines})
 
@@ -110,18 +124,6 @@ class Journal:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield lambda line: file.write(json.dumps(line) + "\n")
 
-    # -- locks -----------------------------------------------------------------------------------------------
-
     def lock(self, table: str) -> Path:
         """The file that keeps everybody from reading the table, while it is there."""
         return self.path.with_name(f"{self.path.name}.{table}.lock")
-
-
-def apply(table: Table, op: str, old: Row | None, new: Row | None) -> None:
-    """Do to the rows of a table what a change says."""
-    if op == "truncate":
-        table.rows.clear()
-    if old is not None:
-        del table.rows[tuple(old[k] for k in table.key)]
-    if new is not None:
-        table.rows[tuple(new[k] for k in table.key)] = new

@@ -422,6 +422,21 @@ class SourceSuite:
         assert schema == reading.source.select(table, Extent(), None).schema == reading.source.describe([table])[table]
         assert batch.schema.names == [*METADATA, *schema.names]
 
+    def test_only_chosen_columns_come(self, database: SourceDatabase, table: TableName) -> None:
+        database.keep_old_rows("t")
+        given = {"url": database.url, "table": "t", "columns": "n", "before": "true"}
+        there = read_options(given).source
+        assert there.decoding != read_options({**given, "columns": "note"}).source.decoding
+        assert there.describe([table])[table].names == ("id", "n")
+        assert {"id": 1, "n": 1} in self.selected(there, table, Extent())
+        reading = Log(there)
+        try:
+            database.commit(update(1, n=5))
+            (found,) = events(reading.read(1))
+        finally:
+            reading.close()
+        assert (values(found), found[BEFORE]) == ({"id": 1, "n": 5}, {"id": 1, "n": 1})
+
     def test_cuts_cover_every_key_exactly_once(
         self, database: SourceDatabase, source: MakeSource, table: TableName
     ) -> None:
@@ -574,6 +589,16 @@ class SourceSuite:
         self.check(stream, database)
         assert stream.history.count("read") > 0
         assert stream.history.count("update") > 0
+
+    def test_the_dump_of_an_empty_table_ends(
+        self, database: SourceDatabase, query: MakeQuery, table: TableName
+    ) -> None:
+        database.commit(truncate())
+        stream = query()
+        stream.dump()
+        database.commit(insert(7))
+        self.check(stream, database)
+        assert stream.history.count("read") == 0
 
     def test_a_stream_goes_on_where_it_stopped_in_a_dump(
         self, database: SourceDatabase, query: MakeQuery, table: TableName

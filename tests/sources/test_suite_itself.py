@@ -70,17 +70,18 @@ def stale(lines: int) -> Callable[..., Table]:
 
 
 def unlocked(source: JournalSource, table: TableName) -> Table:
-    if table not in source._tables():
+    if table not in source.catalog():
         raise TableUnreadable(f"table {table} does not exist")
-    return source._tables()[table]
+    return source._journal.tables()[table.name]
 
 
 def begin_first(_: None, stream: JournalStream, source: JournalSource, *__: Any) -> None:
-    stream._position = next(source._journal.lines())[1]
+    stream.idle_position = next(source._journal.lines())[1]
 
 
 def one_more(selection: Any, *_: Any) -> Any:
-    return replace(selection, rows=[{**row, "n": (row["n"] or 0) + 1} for row in selection.rows])
+    rows = [{**row, "n": (row["n"] or 0) + 1} for row in selection.rows.to_pylist()]
+    return replace(selection, rows=pa.RecordBatch.from_pylist(rows, selection.schema.arrow))
 
 
 def without_old(found: tuple[Any, pa.RecordBatch], *_: Any) -> tuple[Any, pa.RecordBatch]:
@@ -88,6 +89,17 @@ def without_old(found: tuple[Any, pa.RecordBatch], *_: Any) -> tuple[Any, pa.Rec
     names = [name for name in batch.schema.names if name != BEFORE]
     rows = [{name: row[name] for name in names} for row in batch.to_pylist()]
     return schema, pa.RecordBatch.from_pylist(rows, batch.schema)
+
+
+def without_conditions(selection: Any, source: JournalSource, table: TableName, extent: Extent, *_: Any) -> Any:
+    if extent.where is not None:
+        raise TableUnreadable("a journal has no conditions")
+    return selection
+
+
+def with_all_columns(patch: pytest.MonkeyPatch) -> None:
+    real = journal.schema_of
+    patch.setattr(journal, "schema_of", lambda name, table, options: real(name, table, replace(options, columns=None)))
 
 
 class Same(str):
@@ -121,6 +133,8 @@ BROKEN: dict[str, tuple[str, Break]] = {
     "a select sees an earlier state": ("select_sees", changed(JournalSource, "_readable", stale(1))),
     "a dump sees an earlier state": ("somebody_writes", changed(JournalSource, "_readable", stale(100))),
     "values of dump and log differ": ("equals_the_same_row", changed(JournalSource, "select", one_more)),
+    "an empty table cannot be dumped": ("empty_table", changed(JournalSource, "select", without_conditions)),
+    "columns come that were not chosen": ("chosen_columns", with_all_columns),
     "another key is not noticed": ("cannot_be_read", changed(JournalSource, "key", lambda key, *_: Same(key))),
     "a lock is not noticed": ("cannot_be_read", lambda patch: patch.setattr(JournalSource, "_readable", unlocked)),
     "a new table is not seen": (

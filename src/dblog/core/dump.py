@@ -7,12 +7,13 @@ are texts that only the database compares; this module only passes them on. A du
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from dblog.core.offset import Chunk, Cursor, Extent, Key, Taken
+from dblog.core.offset import NO_ROWS, Chunk, Cursor, Extent, Key, Taken
 from dblog.core.schema import TableName
 from dblog.errors import TableUnreadable
 
@@ -30,10 +31,6 @@ REPAIR_LIMIT = 1000
 
 KEYS_PER_CHUNK = 1000
 """How many keys one chunk selects at most, when it selects single keys."""
-
-NO_ROWS = "1 = 0"
-"""A condition that no row fulfils, in the SQL of every database. An empty table is dumped as one chunk with this
-condition: it has the table's columns and no rows, so that a sink can create the table."""
 
 _NO_RANGE: Key = ()
 """As `after` and `upto` of a cursor: it has no range of keys to read, only the extents in `again`."""
@@ -110,16 +107,19 @@ _NO_ORDERS = Orders()
 
 
 class Boundaries(Protocol):
-    """A table's keys, asked of the database. Every method raises TableUnreadable when the table can never be read."""
+    """A table's keys, asked of the database. Every method raises TableUnreadable when the table can never be read. The
+    abstract ones have no default (`sources.simple`)."""
 
     def key(self, table: TableName) -> str:
         """A text that identifies the table's primary key: its columns and their types."""
         ...
 
+    @abstractmethod
     def last_key(self, table: TableName) -> Key | None:
         """The greatest primary key of the table, or None when it is empty."""
         ...
 
+    @abstractmethod
     def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
         """Up to `count` keys that cut `(after, upto]` into chunks of `rows` rows. The last key is `upto` itself if the
         whole range is cut."""
@@ -271,7 +271,7 @@ def next_round(
 
     def take(i: int, extent: Extent) -> None:
         cursor = cursors[i]
-        if extent.where != NO_ROWS:
+        if not extent.empty:
             extent = replace(extent, where=cursor.where)
             given[cursor.dump] += 1
         chunk_id = f"{round_id}-{len(chunks)}"

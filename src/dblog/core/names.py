@@ -99,6 +99,11 @@ def select_tables(patterns: Iterable[Pattern], tables: Iterable[TableName]) -> t
     return tuple(sorted(wanted))
 
 
+def named_tables(patterns: Iterable[Pattern]) -> frozenset[TableName]:
+    """The tables that are named without wildcards, whether they exist or not."""
+    return frozenset(p.literal for p in patterns if p.literal is not None and not p.exclude)
+
+
 def _pattern(parts: list[tuple[str, bool]], exclude: bool, option: str, text: str, default_schema: str) -> Pattern:
     if len(parts) > 2:
         raise _bad(option, text, "has a name of more than two parts (schema.table); quote a part that contains a dot")

@@ -31,6 +31,11 @@ Key = tuple[str, ...]
 """A primary key as the database's own text of each column. Only the database compares or orders keys."""
 
 
+NO_ROWS = "1 = 0"
+"""A condition that no row fulfils, in the SQL of every database. An empty table is dumped as one chunk with this
+condition: it has the table's columns and no rows, so that a sink can create the table."""
+
+
 @dataclass(frozen=True)
 class Extent:
     """Part of a table: the keys in `(after, upto]`, or exactly `keys`; of these the rows that fulfil `where`."""
@@ -39,6 +44,11 @@ class Extent:
     upto: Key | None = None
     keys: tuple[Key, ...] = ()
     where: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no rows, whatever the table has: see `NO_ROWS`."""
+        return self.where == NO_ROWS
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ restart, on the driver and on the executors.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -56,6 +57,12 @@ class TableSchema:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(c.name for c in self.columns)
+
+    def only(self, columns: Collection[str] | None) -> TableSchema:
+        """The schema with these columns and the key; with all columns for None."""
+        if columns is None:
+            return self
+        return replace(self, columns=tuple(c for c in self.columns if c.name in columns or c.name in self.key))
 
     def column(self, name: str) -> Column:
         return next(c for c in self.columns if c.name == name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dblog.core.condition import check_condition
 from dblog.core.dump import Pace, of_keys
-from dblog.core.names import parse_patterns, select_tables
+from dblog.core.names import named_tables, parse_patterns, select_tables
 from dblog.core.offset import Cursor
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, TableUnreadable
@@ -43,7 +43,7 @@ def _tables(request: Request, captured: Collection[TableName], default_schema: s
     if request.tables is None:
         return tuple(sorted(captured))
     patterns = parse_patterns(request.tables, "tables", default_schema=default_schema)
-    named = {p.literal for p in patterns if p.literal is not None and not p.exclude}
+    named = named_tables(patterns)
     return select_tables(patterns, {*captured, *named})
 
 

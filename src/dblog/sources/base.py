@@ -1,5 +1,7 @@
 """What the engine needs from a database. Every family implements these protocols; nothing else knows them.
 
+`sources.simple` has defaults for all members but the abstract ones: a new source writes those, and others if it can.
+
 Three parts of the product use a source, each in its own thread or process, so each has its own face:
 
 * `Source`: the driver's control side (set-up, watermarks, chunk boundaries). Connects lazily, reconnects by itself.
@@ -10,6 +12,7 @@ Three parts of the product use a source, each in its own thread or process, so e
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -92,6 +95,7 @@ class Run:
 class LogStream(Protocol):
     """The change log from one position on. Not thread-safe: the capture thread opens, reads and closes it."""
 
+    @abstractmethod
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
         """Return what has arrived, in commit order; wait at most `timeout` seconds for something to arrive. `eager`: a
         caller waits for a certain position, so ask the database how far its log is instead of waiting for news.
@@ -225,6 +229,7 @@ class Source(Boundaries, Protocol):
         ...
 
     @property
+    @abstractmethod
     def default_schema(self) -> str:
         """The schema of a table that is named without one. Opens no connection."""
         ...
@@ -258,6 +263,7 @@ class Source(Boundaries, Protocol):
         table is incomplete: rows would be missed."""
         ...
 
+    @abstractmethod
     def admit(self, tables: Collection[TableName]) -> Admitted:
         """Make sure that the log has the changes of these tables, and that it is decoded for them, from the returned
         position on. Called for the tables of a new stream and for tables that come later. Those that are gone by now
@@ -271,19 +277,23 @@ class Source(Boundaries, Protocol):
 
     # -- the log ---------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def origin(self) -> Origin:
         """Where a new stream starts: everything that is committed later comes after this position. Called once per
         stream, after `prepare`."""
         ...
 
+    @abstractmethod
     def latest(self) -> int:
         """The position of the end of the database's log now: at or after every commit until now."""
         ...
 
+    @abstractmethod
     def check_position(self, position: int, coordinate: str | None) -> None:
         """Raise PositionLost unless the log can be opened after the position. `coordinate` is that of the position."""
         ...
 
+    @abstractmethod
     def stream(self, position: int, coordinate: str | None) -> LogStream:
         """Open the log after `position`. The first run begins with the first transaction whose commit's position is
         greater. On another server the `coordinate` finds the transaction, and positions go on growing. Called by the
@@ -314,6 +324,7 @@ class Source(Boundaries, Protocol):
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 
+    @abstractmethod
     def write_watermark(self, token: str) -> int:
         """Commit `token` to the watermark table, so that it comes back as `Run.token`; return a position at or after
         its commit. A select that begins after the return sees all that the log has before the token, but for
@@ -325,16 +336,19 @@ class Source(Boundaries, Protocol):
         log must reach it by itself, on an idle database too (`LogStream.idle_position`)."""
         ...
 
+    @abstractmethod
     def invisible(self, xids: Ints, coordinate: str | None) -> tuple[int, ...]:
         """The committed transactions of `xids` (`Commits.xids`), all before `coordinate`, that a select started now
         might not see yet. The source may return fewer of them if they stand for all. () where commits become visible
         in the order of the log, before they can be read from it. No chunk is selected while there are any."""
         ...
 
+    @abstractmethod
     def select(self, table: TableName, extent: Extent, key: str | None) -> Selection:
         """Open a read of the rows of an extent. Called by executors, and by the planner for a chunk that none has read.
-        The rows must be those of one moment after the call began. Raises KeyChanged when the table's primary key is not
-        `key` (as `Boundaries.key` names it), TableLocked, and TableUnreadable when the extent can never be read."""
+        The rows must be those of one moment after the call began: none if `extent.empty`, which is a condition for
+        SQL. Raises KeyChanged when the table's primary key is not `key` (as `Boundaries.key` names it), TableLocked,
+        and TableUnreadable when the extent can never be read."""
         ...
 
     # -- what requests need ----------------------------------------------------------------------------------

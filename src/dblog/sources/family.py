@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -101,12 +102,16 @@ class Slots(Protocol):
 
 
 class Family(Protocol):
-    """One family of databases. Has no state, and is picklable: it goes to Spark's workers with the options."""
+    """One family of databases. Has no state, and is picklable: it goes to Spark's workers with the options.
 
+    `sources.simple.SimpleFamily` has defaults for all members but the abstract ones."""
+
+    @abstractmethod
     def parse(self, url: str) -> Address:
         """Read the option `url`. Raises ConfigError, without showing a secret."""
         ...
 
+    @abstractmethod
     def default_schema(self, address: Address) -> str:
         """The schema of a table that is named without one."""
         ...
@@ -122,6 +127,7 @@ class Family(Protocol):
         ConfigError."""
         ...
 
+    @abstractmethod
     def source(self, options: SourceOptions) -> Source:
         """Make the source. Opens no connection: the source does, when it is used."""
         ...

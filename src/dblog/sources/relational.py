@@ -9,11 +9,10 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from dblog.core.condition import probe_statement
-from dblog.core.names import Pattern, select_tables
+from dblog.core.names import Pattern, named_tables, select_tables
 from dblog.core.offset import Extent, Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import (
@@ -109,7 +108,7 @@ class Relational(Generic[_Session]):
         exist: the preflight reports it."""
         with self._translating("listing the tables"):
             found = self._with(self._candidates, role)
-        named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
+        named = named_tables(self.patterns)
         names = select_tables(self.patterns, {*found, *named})
         if not names:
             raise ConfigError(
@@ -128,7 +127,7 @@ class Relational(Generic[_Session]):
         names = self.names()
         if followed is None:
             return names
-        named = {p.literal for p in self.patterns if p.literal is not None and not p.exclude}
+        named = named_tables(self.patterns)
         return tuple(name for name in names if name in followed or name in named)
 
     def _describe(self, names: Collection[TableName], role: str = "control") -> dict[TableName, TableSchema]:
@@ -138,10 +137,7 @@ class Relational(Generic[_Session]):
 
     def _narrowed(self, schema: TableSchema) -> TableSchema:
         """The schema with only the wanted columns and the key."""
-        if self.columns is None or schema.table == WATERMARK:
-            return schema
-        wanted = {*self.columns, *schema.key}
-        return replace(schema, columns=tuple(c for c in schema.columns if c.name in wanted))
+        return schema if schema.table == WATERMARK else schema.only(self.columns)
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
