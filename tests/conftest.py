@@ -85,9 +85,10 @@ WITH_SPARK = (
 """What shares a Spark session in a process."""
 AGAIN = re.compile(
     r"tests/(cli/|engine/test_(dump|privilege|slots)|server/postgres/test_printed_sql).*pg15"
+    r"|tests/spark/test_crash.*twenty"
     r"|tests/sinks/test_(sql\.py::TestMySQL|suite_itself\.py::TestState|ndjson\.py::TestStdout)"
 )
-"""What is only the same as another test on a second server, or with a second sink, of its kind."""
+"""What is only the same as another test on a second server, with a second sink of its kind, or more often."""
 
 
 NEW_DATA = "DBLOG_TESTS_NEW_DATA"
