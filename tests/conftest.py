@@ -84,6 +84,25 @@ WITH_SPARK = (
     "tests/life/test_life_sql",
 )
 """What shares a Spark session in a process."""
+SLOWEST = (
+    "tests/install/test_wheel",
+    "tests/spark/test_crash",
+    "tests/cli/test_run_file",
+    "tests/cli/test_run_operate",
+    "tests/sinks/test_kafka",
+    "tests/sinks/test_sql.py",
+    "tests/cli/test_run_idle",
+    "tests/spark/",
+    "tests/cli/test_run",
+    "tests/sinks/",
+    "tests/examples/",
+    "tests/life/",
+    *WITH_SPARK,
+)
+"""What is started first: were it last, three of four processes would wait for it."""
+OWN_SERVERS = ("tests/engine/test_errant", "tests/engine/test_failover", "tests/server/mysql/test_", "tests/state/")
+"""Files with servers of their own: the tests of a file on one kind of server share them in a process."""
+KIND = re.compile(r"\[(?:.*-)?(pg\d+|mariadb\d*|mysql)\b")
 AGAIN = re.compile(
     r"tests/(cli/|engine/test_(dump|privilege|slots)|server/postgres/test_printed_sql).*pg15"
     r"|tests/spark/test_crash.*twenty"
@@ -108,10 +127,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="also what is the same on a second server of its kind")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--thorough") and not any("::" in given for given in config.args):
         config.hook.pytest_deselected(items=[item for item in items if AGAIN.match(item.nodeid)])
         items[:] = [item for item in items if not AGAIN.match(item.nodeid)]
+    if hasattr(config, "workerinput"):  # a process of several
+        items.sort(key=lambda item: [item.nodeid.startswith(slow) for slow in SLOWEST], reverse=True)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -128,14 +150,19 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 4`: a file of tests with Spark in one process, and those first because they take the longest; every
+    """With `-n 4`: a file of tests with Spark in one process, and those first because they take the longest; then every
     other test wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid.partition("::")[0] if nodeid.startswith(WITH_SPARK) else nodeid
+            file = nodeid.partition("::")[0]
+            kind = KIND.search(nodeid)
+            if nodeid.startswith(OWN_SERVERS):
+                return f"{file} {kind and kind[1]}"
+            return file if nodeid.startswith(WITH_SPARK) else nodeid
 
+    config.option.loadscopereorder = False  # by the number of tests; ours is by their time
     return ByFile(config, log)
 
 
