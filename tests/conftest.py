@@ -104,7 +104,8 @@ OWN_SERVERS = ("tests/engine/test_errant", "tests/engine/test_failover", "tests/
 """Files with servers of their own: the tests of a file on one kind of server share them in a process."""
 KIND = re.compile(r"\[(?:.*-)?(pg\d+|mariadb\d*|mysql)\b")
 AGAIN = re.compile(
-    r"tests/(cli/|engine/test_(dump|privilege|slots)|server/postgres/test_printed_sql).*pg15"
+    r"tests/(cli/|engine/test_(away|dump|privilege|slots|transactions|window)).*pg15"
+    r"|tests/server/postgres/test_printed_sql.*pg15"
     r"|tests/spark/test_crash.*twenty"
     r"|tests/sinks/test_(sql\.py::TestMySQL|suite_itself\.py::TestState|ndjson\.py::TestStdout)"
 )
