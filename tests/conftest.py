@@ -145,7 +145,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     for name, program in MYSQL_INSTALLS.items():
         lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
     if not config.getoption("--thorough"):
-        lines.append("some tests only on one server of a kind: --thorough (make thorough) takes the others in")
+        lines.append("left out: the same on a second server, or more often; --thorough (make thorough) has it")
     return lines
 
 
