@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -29,6 +30,7 @@ from dblog.databases.mysql.flavor import MARIADB, MYSQL, Flavor
 from dblog.sources.relational import SESSIONS
 from dblog.testing.mysql_server import MySQLServer, find_mariadb, find_mysql
 from dblog.testing.postgres_server import PostgresServer, find_install
+from dblog.testing.server_process import OwnServer
 from tests.external_server import GIVEN, GivenServer
 from tests.proxy import Proxy
 
@@ -82,21 +84,57 @@ WITH_SPARK = (
     "tests/life/test_life_sql",
 )
 """What shares a Spark session in a process."""
+SLOWEST = (
+    "tests/install/test_wheel",
+    "tests/spark/test_crash",
+    "tests/cli/test_run_file",
+    "tests/cli/test_run_operate",
+    "tests/sinks/test_kafka",
+    "tests/sinks/test_sql.py",
+    "tests/cli/test_run_idle",
+    "tests/spark/",
+    "tests/cli/test_run",
+    "tests/sinks/",
+    "tests/examples/",
+    "tests/life/",
+    *WITH_SPARK,
+)
+"""What is started first: were it last, three of four processes would wait for it."""
+OWN_SERVERS = ("tests/engine/test_errant", "tests/engine/test_failover", "tests/server/mysql/test_", "tests/state/")
+"""Files with servers of their own: the tests of a file on one kind of server share them in a process."""
+KIND = re.compile(r"\[(?:.*-)?(pg\d+|mariadb\d*|mysql)\b")
 AGAIN = re.compile(
-    r"tests/(cli/|engine/test_(dump|privilege|slots)|server/postgres/test_printed_sql).*pg15"
+    r"tests/(cli/|engine/test_(away|dump|privilege|slots|transactions|window)).*pg15"
+    r"|tests/server/postgres/test_printed_sql.*pg15"
+    r"|tests/spark/test_crash.*twenty"
     r"|tests/sinks/test_(sql\.py::TestMySQL|suite_itself\.py::TestState|ndjson\.py::TestStdout)"
 )
-"""What is only the same as another test on a second server, or with a second sink, of its kind."""
+"""What is only the same as another test on a second server, with a second sink of its kind, or more often."""
+
+
+NEW_DATA = "DBLOG_TESTS_NEW_DATA"
+"""The variable with the folder of new data directories, which all processes of a run share."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if NEW_DATA not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="dblog-tests-")
+        os.environ[NEW_DATA] = folder.name
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(lambda: os.environ.pop(NEW_DATA))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="also what is the same on a second server of its kind")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--thorough") and not any("::" in given for given in config.args):
         config.hook.pytest_deselected(items=[item for item in items if AGAIN.match(item.nodeid)])
         items[:] = [item for item in items if not AGAIN.match(item.nodeid)]
+    if hasattr(config, "workerinput"):  # a process of several
+        items.sort(key=lambda item: [item.nodeid.startswith(slow) for slow in SLOWEST], reverse=True)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -107,31 +145,75 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     for name, program in MYSQL_INSTALLS.items():
         lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
     if not config.getoption("--thorough"):
-        lines.append("some tests only on one server of a kind: --thorough (make thorough) takes the others in")
+        lines.append("left out: the same on a second server, or more often; --thorough (make thorough) has it")
     return lines
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 4`: a file of tests with Spark in one process, and those first because they take the longest; every
+    """With `-n 4`: a file of tests with Spark in one process, and those first because they take the longest; then every
     other test wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid.partition("::")[0] if nodeid.startswith(WITH_SPARK) else nodeid
+            file = nodeid.partition("::")[0]
+            kind = KIND.search(nodeid)
+            if nodeid.startswith(OWN_SERVERS):
+                return f"{file} {kind and kind[1]}"
+            return file if nodeid.startswith(WITH_SPARK) else nodeid
 
+    config.option.loadscopereorder = False  # by the number of tests; ours is by their time
     return ByFile(config, log)
 
 
-class QuickPostgres(PostgresServer):
-    """A server whose files are in memory, where there is room: each database has three hundred of them, and a disk
-    spends more time on the files of the tests' thousand databases than the tests on all else."""
+@contextmanager
+def in_memory() -> Iterator[None]:
+    """Temporary directories are in memory, where there is room."""
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
+    with mock.patch.object(tempfile, "tempdir", str(MEMORY) if roomy else None):
+        yield
+
+
+class KilledAtStop(OwnServer):
+    """A server that has nothing to finish when it stops: its files are removed. MySQL would take ten seconds to end
+    the sessions of its replicas."""
+
+    def stop(self) -> None:
+        self.kill()
+        super().stop()
+
+
+class QuickPostgres(KilledAtStop, PostgresServer):
+    """A server whose files are in memory: each database has three hundred of them, and a disk spends more time on the
+    files of the tests' thousand databases than the tests on all else."""
 
     def _make_home(self) -> Path:
-        roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
-        with mock.patch.object(tempfile, "tempdir", str(MEMORY) if roomy else None):
+        with in_memory():
             return super()._make_home()
+
+
+class QuickMySQL(KilledAtStop, MySQLServer):
+    """A server whose files are in memory. Its first data directory is a copy: to create one takes MySQL seconds."""
+
+    def _prepare(self) -> None:
+        with in_memory():
+            super()._prepare()
+
+    def _create(self) -> None:
+        if NEW_DATA not in os.environ:
+            return super()._create()
+        made = Path(os.environ[NEW_DATA]) / f"{self._scheme}-{self._install.version}"
+        if not made.exists():
+            super()._create()
+            (self.data / "auto.cnf").unlink(missing_ok=True)  # the server's own identity, written when it starts
+            draft = Path(tempfile.mkdtemp(dir=made.parent)) / "data"
+            shutil.copytree(self.data, draft)
+            with suppress(OSError):  # another process has done the same
+                draft.rename(made)
+        else:
+            shutil.copytree(made, self.data)
+        return None
 
 
 class Database:
@@ -288,7 +370,7 @@ def mysql_servers() -> Iterator[dict[str, MySQLServer]]:
 
 def mysql_server_of(name: str, **settings: str) -> MySQLServer:
     """A new server, not yet started."""
-    return MySQLServer(MYSQL_INSTALLS[name], settings={**MYSQL_SETTINGS, **MYSQL_OWN_SETTINGS[name], **settings})
+    return QuickMySQL(MYSQL_INSTALLS[name], settings={**MYSQL_SETTINGS, **MYSQL_OWN_SETTINGS[name], **settings})
 
 
 @pytest.fixture(params=MYSQL_SERVERS)

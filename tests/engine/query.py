@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,10 @@ from dblog.work.tasks import Emit, Log, Select
 from tests.history import History, Row
 
 Json = dict[str, Any]
+
+
+SHORTEST_HEARTBEAT, QUICK_HEARTBEAT = 1, 0.2
+"""Seconds: the shortest that a user may give, and what it is in tests, most of which wait for the next one."""
 
 
 class Query:
@@ -42,7 +47,10 @@ class Query:
     def reader(self) -> ChangeReader:
         if self._reader is None:
             source = DBLogSource(self.given)
-            self._reader = ChangeReader(read_options(self.given), source.schema())
+            options = read_options(self.given)
+            if options.settings.heartbeat == SHORTEST_HEARTBEAT:
+                options = replace(options, settings=replace(options.settings, heartbeat=QUICK_HEARTBEAT))
+            self._reader = ChangeReader(options, source.schema())
         return self._reader
 
     @property

@@ -28,7 +28,15 @@ pytestmark = [
     pytest.mark.parametrize("postgres", ["pg18"], indirect=True),
 ]
 ROWS = 1000
-KILLS = 20
+MOMENTS = [(False, 0.2), (True, 0.1), (True, 1.2), (False, 1.4), (True, 0.6), (True, 2.4), (False, 2.2)]
+"""The kills: whether the driver has finished a batch, and how many seconds it goes on."""
+ASKED = (2, 5, 9, 15)
+"""The kills before which somebody asks for a dump."""
+
+
+def random_moments(kills: int) -> list[tuple[bool, float]]:
+    dice = random.Random(7)
+    return [(bool(number % 3), dice.random() * 2.5) for number in range(kills)]
 
 
 def check(history: History, database: Database) -> None:
@@ -57,10 +65,12 @@ def live(app: App, *, working: bool, seconds: float) -> None:
     app.kill()
 
 
-def test_a_driver_that_is_killed_twenty_times_converges(database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [MOMENTS, random_moments(20)], ids=["each", "twenty"])
+def test_a_driver_that_is_killed_again_and_again_converges(
+    database: Database, tmp_path: Path, moments: list[tuple[bool, float]]
+) -> None:
     """On the way people ask for dumps: each is served to its end, and no row of it comes twice."""
     create_hot(database, ROWS)
-    dice = random.Random(7)
     state = tmp_path / "state.db"
     options = {"url": database.url, "table": "public.t", "chunkRows": 5, "parallelism": 2, "state": state}
     pipeline = Pipeline(open_store(str(state)), read_options({k: str(v) for k, v in options.items()}).pipeline)
@@ -72,19 +82,19 @@ def test_a_driver_that_is_killed_twenty_times_converges(database: Database, tmp_
 
         lives = [held()]
         with writers(database, 3, ROWS, rate=50):
-            for number in range(KILLS):
+            for number, (working, seconds) in enumerate(moments):
                 lives.append(held())  # a Spark takes seconds to start: the next one does so while this one lives
-                if number in (2, 9, 15):
+                if number in ASKED:
                     asked.append(pipeline.submit(read_request("t")).id)
-                live(lives[number], working=bool(number % 3), seconds=dice.random() * 2.5)
-        last = lives[KILLS]
+                live(lives[number], working=working, seconds=seconds)
+        last = lives[-1]
         last.go()
         last.until(lambda: converged(delivered(tmp_path), database))
         last.until(lambda: all(pipeline.dump(dump).state.ended for dump in asked))
     history = delivered(tmp_path)
     check(history, database)
     assert all(history.count(op) for op in ("read", "create", "update", "delete"))
-    assert sum(bool(finished(app)) for app in lives) > 10
+    assert sum(bool(finished(app)) for app in lives) > len(moments) // 2
     for dump in asked:
         assert pipeline.dump(dump).state is State.completed
         rows = [event["id"] for event in history.events if event["_dump"] == dump]

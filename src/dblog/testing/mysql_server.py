@@ -142,8 +142,12 @@ class MySQLServer(OwnServer):
         script = home / "accounts.sql"
         script.touch(0o600)
         script.write_text(";\n".join(accounts) + ";\n")
+        self._create()
+
+    def _create(self) -> None:
+        """Create the data directory, which is the same whatever the settings."""
         # A starting server removes files that look like old temporary tables from its tmpdir, so it gets its own.
-        folders = [f"--datadir={self.data}", f"--tmpdir={home}"]
+        folders = [f"--datadir={self.data}", f"--tmpdir={self._own()}"]
         creator = self._install.creator
         command = [str(creator), "--no-defaults", *folders, *self._account(), *self.family.create]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", env=self._environment())
