@@ -99,7 +99,7 @@ def test_without_a_name_the_file_is_called_like_the_database(
 
 @on_one
 def test_an_empty_database_has_nothing_to_write_about(database: Database, tmp_path: Path) -> None:
-    assert "no table of the database matches" in dblog("init", "--url", database.url, "-o", "-", code=2).stderr
+    assert "no table in the database matches" in dblog("init", "--url", database.url, "-o", "-", code=2).stderr
 
 
 def test_a_database_of_mysql(mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

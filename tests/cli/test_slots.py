@@ -207,7 +207,7 @@ def test_tables_straight_from_the_database(database: Database, place: str) -> No
 
 def test_tables_that_are_not_there(database: Database, place: str) -> None:
     assert (
-        "no table of the database matches"
+        "no table in the database matches"
         in dblog("tables", "--url", database.url, "--tables", "sales.*", code=2).stderr
     )
     assert document("tables", "--url", database.url, "--tables", "sales.orders") == {}

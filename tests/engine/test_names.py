@@ -147,7 +147,7 @@ REPLACED: dict[str, tuple[str, ...]] = {
         "update t_old set n = 8 where id = 7",
     ),
     "swapped": ("begin; alter table t rename to x; alter table u rename to t; alter table x rename to u; commit",),
-    "taken out of the publication": (
+    "removed from the publication": (
         "alter publication {publication} drop table t",
         "update t set n = 4 where id = 1",
         "delete from t where id = 2",

@@ -184,7 +184,7 @@ def test_every_problem_is_in_one_report_and_nothing_was_created(admin: Any) -> N
         "serverId 1 is the server's own server_id",
         "table 'shop.keyless' has no primary key",
         "'shop.look' is a view",
-        "table 'shop.loose' is of engine MyISAM",
+        "table 'shop.loose' has the engine MyISAM",
         "table 'shop.nowhere' does not exist",
     ):
         assert f"\n- {phrase}" in report
@@ -251,7 +251,7 @@ def test_a_server_without_a_log_is_refused(server: MySQLServer) -> None:
     with silent, closing(connect(silent.url())) as connection:
         run(connection, "create database shop", "create table shop.orders (id int primary key)")
         problem = the_problem(connection)
-    assert problem.what == "the server writes no binary log (log_bin is OFF)"
+    assert problem.what == "the server does not write a binary log (log_bin is OFF)"
     assert problem.fatal
 
 
@@ -303,7 +303,7 @@ def test_a_log_that_is_soon_removed_is_a_warning(admin: Any, settings: str, what
 
 @pytest.mark.parametrize(
     ("hours", "what"),
-    [("null", "the server keeps its log no longer than it needs itself"), ("5", "for 5 h only"), ("72", None)],
+    [("null", "the server keeps its log only as long as it needs it itself"), ("5", "for 5 h only"), ("72", None)],
 )
 def test_amazon_keeps_the_log_as_its_own_procedure_says(admin: Any, hours: str, what: str | None) -> None:
     prepare(admin, SETUP)
@@ -361,7 +361,7 @@ def test_a_replica_must_log_what_it_replicates(server: MySQLServer, strange: MyS
                 assert check(least, silent) == [problem]
         finally:
             run(replica, "stop slave", "reset slave all")
-        assert "does not log what it replicates (log_slave_updates is OFF)" in problem.what
+        assert "does not log the replicated changes (log_slave_updates is OFF)" in problem.what
         assert problem.fatal
         assert check(replica, silent) == []
 
@@ -539,13 +539,13 @@ def test_a_read_only_server_takes_no_watermarks(admin: Any, as_user: Any, user: 
 def test_another_table_in_the_place_of_the_watermarks_is_refused(admin: Any, create: str) -> None:
     run(admin, "create database dblog", create)
     problem = the_problem(admin)
-    assert (problem.what, problem.fatal) == ("'dblog.watermark' is not a watermark table", True)
+    assert (problem.what, problem.fatal) == ("'dblog.watermark' does not have the form of a watermark table", True)
 
 
 def test_a_lost_row_of_the_watermarks_is_put_back(admin: Any, as_user: Any, user: str) -> None:
     run(admin, *admin_sql(SETUP, f"{user}@%").splitlines(), "delete from dblog.watermark")
     problem = the_problem(as_user())
-    assert (problem.what, problem.fatal) == ("'dblog.watermark' has lost its row", True)
+    assert (problem.what, problem.fatal) == ("the watermark table 'dblog.watermark' has no row", True)
     prepare(admin, SETUP)
     assert check(as_user(), SETUP) == []
 
@@ -561,17 +561,17 @@ def test_the_watermark_table_cannot_be_captured(admin: Any) -> None:
 TABLE_PROBLEMS = {
     "no primary key": (
         "alter table shop.orders drop primary key",
-        "table 'shop.orders' has no primary key, by which dumped rows and changes are matched",
+        "table 'shop.orders' has no primary key, which is needed to match dumped rows with changes",
         "alter table shop.orders add primary key (id)",
     ),
     "engine": (
         "alter table shop.orders engine = Aria",
-        "table 'shop.orders' is of engine Aria, which has no transactions",
+        "table 'shop.orders' has the engine Aria, which has no transactions",
         None,
     ),
     "system versioned": (
         "alter table shop.orders add system versioning",
-        "table 'shop.orders' is system-versioned: rows of its history would be taken for rows",
+        "table 'shop.orders' is system-versioned: rows of its history would be captured as current rows",
         None,
     ),
     "cascade": (
@@ -665,7 +665,7 @@ def test_a_name_in_another_letter_case_is_another_table(admin: Any) -> None:
     run(admin, "create table shop.ORDERS (id int)")
     assert [p for p in check(admin, SETUP) if p.fatal] == []
     problem = the_problem(admin, replace(SETUP, tables=(ORDERS, TableName("shop", "Orders"))))
-    assert problem.what == "table 'shop.Orders' does not exist, but in another letter case"
+    assert problem.what == "table 'shop.Orders' exists only in another letter case"
     assert problem.fix == "write it as the server does: shop.ORDERS, shop.orders"
 
 
@@ -673,7 +673,7 @@ def test_a_server_that_knows_no_capital_letters_has_none_in_its_log(strange: MyS
     with closing(connect(strange.url())) as connection:
         run(connection, "create or replace database shop", "create table shop.Orders (id int primary key)")
         problem = the_problem(connection, Setup((TableName("Shop", "Orders"),), 4242, writes=False))
-    assert (problem.what, problem.fatal) == ("table 'Shop.Orders' does not exist, but in another letter case", True)
+    assert (problem.what, problem.fatal) == ("table 'Shop.Orders' exists only in another letter case", True)
     assert problem.fix == "write it as the server does: shop.orders"
 
 
