@@ -67,10 +67,10 @@ class TestRequest:
         [
             ([], "nothing to dump is named"),
             (["public.orders", "--all"], "tables and --all exclude each other"),
-            (["--all", "--keys", "1"], "keys or a condition need a table"),
+            (["--all", "--keys", "1"], "a request for keys or a condition needs a table"),
             (["public.*", "--keys", "1"], "exactly one table"),
             (["orders", "--keys", "1,,2"], "--keys has the value '1,,2'"),
-            (["orders", "--keys", "1", "--where", "true"], "keys and a condition exclude each other"),
+            (["orders", "--keys", "1", "--where", "true"], "a request cannot have both keys and a condition"),
             (["orders", "--key", "[1, null]"], "is not a key"),
             (["orders", "--keys", "1", "--key", "[1, 2]"], "some keys have more values than others"),
             (["orders", "--key", "[1"], "--key is '[1', which is not JSON"),
