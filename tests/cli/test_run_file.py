@@ -282,7 +282,7 @@ class TestCheck:
         [
             ("match = 't'\nmask = { nn = 'null' }", "names the columns ['nn'], which public.t does not have"),
             ("match = 'tt'", "table.tt matches no table that is followed"),
-            ("match = 't'\nexclude = ['id']", "['id'] of public.t cannot be excluded"),
+            ("match = 't'\nexclude = ['id']", "['id'] of public.t are excluded"),
         ],
     )
     def test_what_is_said_of_tables_must_fit_them(self, shop: Shop, route: str, said: str) -> None:

@@ -238,7 +238,7 @@ def test_settings_of_mysql_are_looked_at(admin: Any, settings: dict[str, str], w
 
 def test_a_stream_that_writes_nothing_needs_the_gtids_of_mysql(admin: Any) -> None:
     (problem,) = problems_of(admin, replace(SETUP, writes=False), gtid_mode="OFF")
-    assert problem.what.startswith("gtid_mode is OFF: only GTIDs tell")
+    assert problem.what.startswith("gtid_mode is OFF: only GTIDs show")
     assert problem.fatal
 
 
@@ -284,8 +284,8 @@ def test_an_id_that_is_taken_is_found(server: MySQLServer, admin: Any, port: int
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ("binlog_expire_logs_seconds = 7200", "the server keeps its log for 2 h only"),
-        ("expire_logs_days = 0.5", "the server keeps its log for 12 h only"),
+        ("binlog_expire_logs_seconds = 7200", "the server keeps its log for only 2 h"),
+        ("expire_logs_days = 0.5", "the server keeps its log for only 12 h"),
         ("expire_logs_days = 1", None),
         ("binlog_expire_logs_seconds = 0", None),
     ],
@@ -303,7 +303,7 @@ def test_a_log_that_is_soon_removed_is_a_warning(admin: Any, settings: str, what
 
 @pytest.mark.parametrize(
     ("hours", "what"),
-    [("null", "the server keeps its log only as long as it needs it itself"), ("5", "for 5 h only"), ("72", None)],
+    [("null", "the server keeps its log only as long as it needs it itself"), ("5", "for only 5 h"), ("72", None)],
 )
 def test_amazon_keeps_the_log_as_its_own_procedure_says(admin: Any, hours: str, what: str | None) -> None:
     prepare(admin, SETUP)
@@ -388,7 +388,7 @@ def test_an_account_without_rights_is_told_what_to_grant(admin: Any, as_user: An
     name = '"re`ader\'s@%"'
     assert [p.what for p in found] == [
         f"user {name} may not read the log (no REPLICATION SLAVE, REPLICATION CLIENT)",
-        f"user {name} may not read table 'shop.orders', or it does not exist",
+        f"table 'shop.orders' does not exist, or user {name} may not read it",
         f"the watermark table 'dblog.watermark' does not exist, or user {name} may not see it",
     ]
     assert all(p.fatal for p in found)
@@ -577,13 +577,13 @@ TABLE_PROBLEMS = {
     "cascade": (
         "alter table shop.orders add buyer int, add constraint bought foreign key (buyer) "
         "references shop.buyers (id) on delete cascade",
-        "foreign keys change rows of 'shop.orders' without a trace in the log: bought",
+        "foreign keys change rows of 'shop.orders' without a record in the log: bought",
         "alter table shop.orders drop foreign key bought",
     ),
     "set null": (
         "alter table shop.orders add buyer int, add constraint bought foreign key (buyer) "
         "references shop.buyers (id) on update set null",
-        "foreign keys change rows of 'shop.orders' without a trace in the log: bought",
+        "foreign keys change rows of 'shop.orders' without a record in the log: bought",
         "alter table shop.orders drop foreign key bought",
     ),
 }
@@ -633,7 +633,7 @@ def test_a_hidden_key_of_mysqls_own_is_to_be_shown(admin: Any) -> None:
 def test_a_key_of_beginnings_is_a_warning(admin: Any) -> None:
     run(admin, "alter table shop.orders drop primary key, add primary key (id, item(5))")
     problem = the_problem(admin)
-    assert problem.what.startswith("the primary key of 'shop.orders' has only the beginning of column 'item'")
+    assert problem.what.startswith("the primary key of 'shop.orders' has only a prefix of column 'item'")
     assert not problem.fatal
 
 
