@@ -96,8 +96,8 @@ class TestLives:
             assert first.wait(180) == 0, first.stderr
         assert sorted(row["id"] for row in shop.rows("good")) == list(range(1, 301))
         assert {(row["_op"], row["number"]) for row in shop.rows("good")} == {("read", 0)}
-        assert first.stderr.count("WARNING good: the sink is away") == 1, "three tries are one absence"
-        assert first.stderr.count("INFO    good: the sink is back after") == 1
+        assert first.stderr.count("WARNING good: the sink cannot be reached") == 1, "three tries are one absence"
+        assert first.stderr.count("INFO    good: the sink is reachable again after") == 1
         told = [json.loads(line) for line in first.stdout.splitlines()]
         assert {t["sink"] for t in told} == {"good"}
         assert [t["batch"] for t in told] == sorted({t["batch"] for t in told})
@@ -238,7 +238,7 @@ class TestRefusals:
         path = tmp_path / "shop.toml"
         source = '[source]\nurl = "mysql://cdc@127.0.0.1:1/shop"\ntables = "t"\n[source.options]\nserverId = 7\n'
         path.write_text(source + '[[sink]]\ntype = "noop"\n[[sink]]\ntype = "noop"\nname = "other"\n')
-        assert "each of the sinks needs its own" in dblog("run", path, code=2).stderr
+        assert "each sink needs its own" in dblog("run", path, code=2).stderr
 
 
 @pytest.mark.server
@@ -281,7 +281,7 @@ class TestCheck:
         ("route", "said"),
         [
             ("match = 't'\nmask = { nn = 'null' }", "names the columns ['nn'], which public.t does not have"),
-            ("match = 'tt'", "table.tt matches no table that is followed"),
+            ("match = 'tt'", "table.tt matches no followed table"),
             ("match = 't'\nexclude = ['id']", "['id'] of public.t are excluded"),
         ],
     )
@@ -297,7 +297,7 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("more", "said"),
         [
-            ('http = "0.0.0.0:0"', "can be reached from other machines, and there is no token"),
+            ('http = "0.0.0.0:0"', "can be reached from other machines, but no token is set"),
             ('http = "127.0.0.1"', "'127.0.0.1' is not an address to serve at"),
             ('state = "shop.toml/state.db"', "shop.toml' is not a folder that can be written to"),
             ('state = "shop.toml"', "is not a state store"),
