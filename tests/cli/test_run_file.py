@@ -150,7 +150,7 @@ class TestLives:
         assert len(taken) == 1
         assert shop.said("slow")[-1] == "close"
         assert shop.rows("slow")
-        assert "stopping when the batches are written" in first.stderr
+        assert "stopping after the current batches" in first.stderr
         number = taken[0].split()[1]
         assert (shop.folder / "shop.dblog/slow/checkpoint/commits" / number).exists()
 
@@ -205,10 +205,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--url", "postgresql://a@b/c"], "--url does not go with a file"),
-            (["--table", "a"], "--table does not go with a file"),
-            (["--option", "a=b"], "--option does not go with a file"),
-            (["--every", "3"], "--every does not go with a file"),
+            (["--url", "postgresql://a@b/c"], "--url cannot be used with a file"),
+            (["--table", "a"], "--table cannot be used with a file"),
+            (["--option", "a=b"], "--option cannot be used with a file"),
+            (["--every", "3"], "--every cannot be used with a file"),
             (["--http", "127.0.0.1:0", "--token-env", "NO_SUCH"], "'NO_SUCH' is not set"),
             ([], "Spark needs Java"),
         ],
@@ -227,12 +227,12 @@ class TestRefusals:
 
     def test_neither_a_file_nor_a_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("DBLOG_URL", raising=False)
-        assert "neither a file nor --url" in dblog("run", code=2).stderr
+        assert "no database is named" in dblog("run", code=2).stderr
 
     def test_json_and_standard_output_do_not_mix(self, tmp_path: Path) -> None:
         path = tmp_path / "shop.toml"
         path.write_text('[source]\nurl = "postgresql://c@127.0.0.1:1/s"\ntables = "t"\n[[sink]]\ntype = "stdout"\n')
-        assert "would mix on standard output" in dblog("run", path, "--json", code=2).stderr
+        assert "would write to standard output" in dblog("run", path, "--json", code=2).stderr
 
     def test_each_sink_needs_a_server_id_of_its_own(self, tmp_path: Path) -> None:
         path = tmp_path / "shop.toml"
