@@ -326,7 +326,7 @@ class TestCheck:
     ) -> None:
         shop.database.execute(f'create table odd (id int primary key, n int, "{column}" int)')
         path = shop.write('type = "noop"')
-        said = f"column '{column}' of public.odd cannot be told from"
+        said = f"Spark cannot distinguish column '{column}' of public.odd from"
         assert said in dblog("check", path, code=1).stdout
         dblog("run", path, code=1)
         assert said in capfd.readouterr().err

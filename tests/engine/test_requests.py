@@ -431,7 +431,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"probe": "select count(*) from busy", "probe_max": 0}, "probe gives 1, over 0"),
+        ({"probe": "select count(*) from busy", "probe_max": 0}, "probe returns 1, over 0"),
         ({"probe": "select nonsense", "probe_max": 0}, "the probe failed"),
         ({"probe": "delete from busy", "probe_max": 0}, "the probe failed"),
         ({"max_lag_seconds": 0.001}, "lag of"),

@@ -540,7 +540,7 @@ def test_of_two_readers_with_one_id_the_first_must_go(database: MySQLDatabase, f
     second.read(0.1)
     with pytest.raises(PreconditionFailed, match=r"same server_(uuid/server_)?id") as failure:
         drain(first)
-    assert "an id of its own" in str(failure.value)
+    assert "set another serverId here" in str(failure.value)
     assert not failure.value.retryable
     mark(database, "end")
     assert read_to(second, "end")
