@@ -163,7 +163,7 @@ def test_a_table_that_stays_away_during_its_first_dump_stops_the_stream(
     else:
         stream.open_window()
     table.execute(*LEAVE)
-    with pytest.raises(PreconditionFailed, match=r"t is called public\.spare_t now"):
+    with pytest.raises(PreconditionFailed, match=r"t was renamed to public\.spare_t"):
         stream.catch_up()
     stream.stop()
     table.execute(*RETURN)
