@@ -1,26 +1,26 @@
-"""Every error DBLog raises on purpose.
+"""All errors that DBLog raises itself.
 
     DBLogError                what failed; `hint` says what to do; `retryable` whether the same call may succeed later
     ├── ConfigError           an option or setting is unknown, missing or out of range
     ├── SourceError           the source database
     │   ├── ConnectionLost    the connection broke (retryable)
-    │   ├── TableLocked       somebody holds an exclusive lock on the table (retryable)
-    │   ├── KeyChanged        the table's primary key is not the one a read was planned with (retryable)
-    │   ├── TableUnreadable   a table, or the part of it that was asked for, can never be read
+    │   ├── TableLocked       another session holds an exclusive lock on the table (retryable)
+    │   ├── KeyChanged        the table's primary key has changed since a read was planned (retryable)
+    │   ├── TableUnreadable   a table, or the requested part of it, can never be read
     │   ├── PreconditionFailed  the database is not set up for capture; lists every problem
     │   ├── PositionLost      the log no longer reaches back to our position
     │   ├── DecodeError       a value or message we cannot represent exactly
     │   └── SchemaChanged     a typed stream's columns no longer fit the table
     ├── WatermarkError        a watermark could not be written or did not come back
     ├── SpoolError            the spool cannot be written, read or is not shared
-    ├── SinkError             the target of a pipeline does not take a batch
-    │   └── SinkUnreachable   the target is away (retryable)
-    └── StateError            the state store cannot be used, or does not have what was asked for
+    ├── SinkError             the target of a pipeline refuses a batch
+    │   └── SinkUnreachable   the target cannot be reached (retryable)
+    └── StateError            the state store cannot be used, or does not have what was requested
         ├── Conflict          somebody else changed the document first (retryable)
         └── NotFound          no such pipeline, request or setting
 
-Messages are lower case, show the offending value with `repr` and never contain a secret. Errors cross process
-boundaries (Spark's workers), so they pickle by contract.
+Messages are lower case, show the wrong value with `repr` and never contain a secret. Errors are sent between processes
+(Spark's workers), so they can all be pickled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 
 class DBLogError(Exception):
-    """The base of all; catch this to catch everything DBLog raises."""
+    """The base class of all errors of DBLog."""
 
     retryable = False
 
@@ -54,7 +54,7 @@ class ConfigError(DBLogError):
 
 
 class SourceError(DBLogError):
-    """Something about the source database."""
+    """An error of the source database."""
 
 
 class ConnectionLost(SourceError):
@@ -64,19 +64,19 @@ class ConnectionLost(SourceError):
 
 
 class TableLocked(SourceError):
-    """Somebody holds an exclusive lock on the table (a running ALTER, say); the same read may succeed later."""
+    """Another session holds an exclusive lock on the table, for example an ALTER; the same read may succeed later."""
 
     retryable = True
 
 
 class KeyChanged(SourceError):
-    """The table's primary key is not the one that a read was planned with; the read is planned again."""
+    """The table's primary key has changed since a read was planned; the read is planned again."""
 
     retryable = True
 
 
 class TableUnreadable(SourceError):
-    """A table, or the part of it that was asked for, can never be read: it is gone, or the condition is wrong."""
+    """A table, or the requested part of it, can never be read: the table does not exist, or the condition is wrong."""
 
 
 class PreconditionFailed(SourceError):
@@ -92,7 +92,7 @@ class DecodeError(SourceError):
 
 
 class SchemaChanged(SourceError):
-    """A typed stream's columns no longer fit the table; restart the query to take the new schema."""
+    """A typed stream's columns no longer fit the table; restart the query to use the new schema."""
 
 
 class WatermarkError(DBLogError):
@@ -104,17 +104,17 @@ class SpoolError(DBLogError):
 
 
 class SinkError(DBLogError):
-    """The target of a pipeline does not take a batch."""
+    """The target of a pipeline refuses a batch."""
 
 
 class SinkUnreachable(SinkError):
-    """The target is away; the same batch may be taken later."""
+    """The target cannot be reached; the same batch may be written later."""
 
     retryable = True
 
 
 class StateError(DBLogError):
-    """The state store cannot be used, or refuses."""
+    """The state store cannot be used, or refuses the operation."""
 
 
 class Conflict(StateError):
@@ -124,4 +124,4 @@ class Conflict(StateError):
 
 
 class NotFound(StateError):
-    """There is no such pipeline, request or document."""
+    """The pipeline, request or document does not exist."""

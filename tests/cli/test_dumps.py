@@ -65,12 +65,12 @@ class TestRequest:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ([], "nothing to dump is named"),
-            (["public.orders", "--all"], "tables and --all exclude each other"),
-            (["--all", "--keys", "1"], "keys or a condition need a table"),
+            ([], "no table is named"),
+            (["public.orders", "--all"], "tables and --all cannot be used together"),
+            (["--all", "--keys", "1"], "a request for keys or a condition needs a table"),
             (["public.*", "--keys", "1"], "exactly one table"),
             (["orders", "--keys", "1,,2"], "--keys has the value '1,,2'"),
-            (["orders", "--keys", "1", "--where", "true"], "keys and a condition exclude each other"),
+            (["orders", "--keys", "1", "--where", "true"], "a request cannot have both keys and a condition"),
             (["orders", "--key", "[1, null]"], "is not a key"),
             (["orders", "--keys", "1", "--key", "[1, 2]"], "some keys have more values than others"),
             (["orders", "--key", "[1"], "--key is '[1', which is not JSON"),
@@ -265,7 +265,7 @@ class TestWishes:
         assert running.settings().paused
         result = dblog("resume", "--all")
         assert not running.settings().paused
-        assert f"still paused on their own: {dump.id}" in result.stderr
+        assert f"still paused, by their own id: {dump.id}" in result.stderr
         assert document("pause", "--all") == {"paused": True}
 
     @pytest.mark.parametrize("arguments", [["pause"], ["resume", "3", "--all"], ["cancel"]])

@@ -52,7 +52,7 @@ def test_all_that_stands_in_comments_can_be_switched_on(database: Database, tmp_
     assert set(found) == {"source", "pipeline", "throttle", "table", "sink"}
     assert [sink["type"] for sink in found["sink"]] == ["ndjson", "sql"]
     secret = database.url.split(":")[2].split("@")[0]
-    text = text.split("[[sink]]  # as many")[0].replace('{ env = "SHOP_PASSWORD" }', f'"{secret}"')
+    text = text.split("[[sink]]  # further sinks")[0].replace('{ env = "SHOP_PASSWORD" }', f'"{secret}"')
     path.write_text(text)
     config = read_config(path)
     assert (config.http, config.throttle["rows_per_second"]) == ("127.0.0.1:8080", 50_000)
@@ -69,7 +69,7 @@ def test_what_an_administrator_must_do_stands_at_the_top(database: Database) -> 
         text = dblog("init", "--url", database.server.url(database.name, role, "pw"), "-o", "-").stdout
     finally:
         database.execute(f"drop owned by {role}; drop role {role}")
-    assert "# It cannot run before this is done:" in text
+    assert "# Fix these problems first:" in text
     assert f'ALTER ROLE "{role}" REPLICATION;' in text
     (publication,) = [line for line in text.splitlines() if "CREATE PUBLICATION" in line]
     assert '"public"."orders"' in publication
@@ -99,7 +99,7 @@ def test_without_a_name_the_file_is_called_like_the_database(
 
 @on_one
 def test_an_empty_database_has_nothing_to_write_about(database: Database, tmp_path: Path) -> None:
-    assert "no table of the database matches" in dblog("init", "--url", database.url, "-o", "-", code=2).stderr
+    assert "no table in the database matches" in dblog("init", "--url", database.url, "-o", "-", code=2).stderr
 
 
 def test_a_database_of_mysql(mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

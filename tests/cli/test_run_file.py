@@ -96,8 +96,8 @@ class TestLives:
             assert first.wait(180) == 0, first.stderr
         assert sorted(row["id"] for row in shop.rows("good")) == list(range(1, 301))
         assert {(row["_op"], row["number"]) for row in shop.rows("good")} == {("read", 0)}
-        assert first.stderr.count("WARNING good: the sink is away") == 1, "three tries are one absence"
-        assert first.stderr.count("INFO    good: the sink is back after") == 1
+        assert first.stderr.count("WARNING good: the sink cannot be reached") == 1, "three tries are one absence"
+        assert first.stderr.count("INFO    good: the sink is reachable again after") == 1
         told = [json.loads(line) for line in first.stdout.splitlines()]
         assert {t["sink"] for t in told} == {"good"}
         assert [t["batch"] for t in told] == sorted({t["batch"] for t in told})
@@ -150,7 +150,7 @@ class TestLives:
         assert len(taken) == 1
         assert shop.said("slow")[-1] == "close"
         assert shop.rows("slow")
-        assert "stopping when the batches are written" in first.stderr
+        assert "stopping after the current batches" in first.stderr
         number = taken[0].split()[1]
         assert (shop.folder / "shop.dblog/slow/checkpoint/commits" / number).exists()
 
@@ -205,10 +205,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--url", "postgresql://a@b/c"], "--url does not go with a file"),
-            (["--table", "a"], "--table does not go with a file"),
-            (["--option", "a=b"], "--option does not go with a file"),
-            (["--every", "3"], "--every does not go with a file"),
+            (["--url", "postgresql://a@b/c"], "--url cannot be used with a file"),
+            (["--table", "a"], "--table cannot be used with a file"),
+            (["--option", "a=b"], "--option cannot be used with a file"),
+            (["--every", "3"], "--every cannot be used with a file"),
             (["--http", "127.0.0.1:0", "--token-env", "NO_SUCH"], "'NO_SUCH' is not set"),
             ([], "Spark needs Java"),
         ],
@@ -227,18 +227,18 @@ class TestRefusals:
 
     def test_neither_a_file_nor_a_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("DBLOG_URL", raising=False)
-        assert "neither a file nor --url" in dblog("run", code=2).stderr
+        assert "no database is named" in dblog("run", code=2).stderr
 
     def test_json_and_standard_output_do_not_mix(self, tmp_path: Path) -> None:
         path = tmp_path / "shop.toml"
         path.write_text('[source]\nurl = "postgresql://c@127.0.0.1:1/s"\ntables = "t"\n[[sink]]\ntype = "stdout"\n')
-        assert "would mix on standard output" in dblog("run", path, "--json", code=2).stderr
+        assert "would write to standard output" in dblog("run", path, "--json", code=2).stderr
 
     def test_each_sink_needs_a_server_id_of_its_own(self, tmp_path: Path) -> None:
         path = tmp_path / "shop.toml"
         source = '[source]\nurl = "mysql://cdc@127.0.0.1:1/shop"\ntables = "t"\n[source.options]\nserverId = 7\n'
         path.write_text(source + '[[sink]]\ntype = "noop"\n[[sink]]\ntype = "noop"\nname = "other"\n')
-        assert "each of the sinks needs its own" in dblog("run", path, code=2).stderr
+        assert "each sink needs its own" in dblog("run", path, code=2).stderr
 
 
 @pytest.mark.server
@@ -281,8 +281,8 @@ class TestCheck:
         ("route", "said"),
         [
             ("match = 't'\nmask = { nn = 'null' }", "names the columns ['nn'], which public.t does not have"),
-            ("match = 'tt'", "table.tt matches no table that is followed"),
-            ("match = 't'\nexclude = ['id']", "['id'] of public.t cannot be excluded"),
+            ("match = 'tt'", "table.tt matches no followed table"),
+            ("match = 't'\nexclude = ['id']", "['id'] of public.t are excluded"),
         ],
     )
     def test_what_is_said_of_tables_must_fit_them(self, shop: Shop, route: str, said: str) -> None:
@@ -297,7 +297,7 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("more", "said"),
         [
-            ('http = "0.0.0.0:0"', "can be reached from other machines, and there is no token"),
+            ('http = "0.0.0.0:0"', "can be reached from other machines, but no token is set"),
             ('http = "127.0.0.1"', "'127.0.0.1' is not an address to serve at"),
             ('state = "shop.toml/state.db"', "shop.toml' is not a folder that can be written to"),
             ('state = "shop.toml"', "is not a state store"),
@@ -326,7 +326,7 @@ class TestCheck:
     ) -> None:
         shop.database.execute(f'create table odd (id int primary key, n int, "{column}" int)')
         path = shop.write('type = "noop"')
-        said = f"column '{column}' of public.odd cannot be told from"
+        said = f"Spark cannot distinguish column '{column}' of public.odd from"
         assert said in dblog("check", path, code=1).stdout
         dblog("run", path, code=1)
         assert said in capfd.readouterr().err

@@ -87,8 +87,8 @@ class TestSinkAway:
             life.until(lambda: len(shop.rows("good")) >= 301, START)
             life.send(signal.SIGTERM)
             assert life.wait(START) == 0
-        assert life.stderr.count("WARNING good: the sink is away") == 2, "one line each time"
-        assert life.stderr.count("good: the sink is back after") == 2
+        assert life.stderr.count("WARNING good: the sink cannot be reached") == 2, "one line each time"
+        assert life.stderr.count("good: the sink is reachable again after") == 2
         assert status(shop)["state"] == "stopped"
 
     def _looks_away(self, shop: Shop, client: httpx.Client, began: float) -> None:

@@ -65,10 +65,10 @@ def test_versions_of_two_tables(stored: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["public.nothing"], 3, "no schema of 'public.nothing' is known"),
-        (["--diff", "ffff", "cccc"], 3, "there is no schema 'cccc'"),
-        (["--diff", "", "ffff"], 3, "there are several schemas ''"),
-        (["public.orders", "--diff", "ffff", "aaaa"], 2, "a table and --diff exclude each other"),
+        (["public.nothing"], 3, "there is no schema of 'public.nothing'"),
+        (["--diff", "ffff", "cccc"], 3, "there is no schema version 'cccc'"),
+        (["--diff", "", "ffff"], 3, "there are several schema versions ''"),
+        (["public.orders", "--diff", "ffff", "aaaa"], 2, "a table and --diff cannot be used together"),
     ],
 )
 def test_what_is_not_there(stored: dict[str, Any], arguments: list[str], code: int, said: str) -> None:

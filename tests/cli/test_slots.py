@@ -92,7 +92,7 @@ def test_another_publication_is_dropped_where_that_is_its_own(
 
 def test_one_of_somebody_elses_stays(database: Database, names: tuple[str, str], place: str) -> None:
     result = dblog("slots", "drop", names[1], "--url", database.url, "--yes", code=1)
-    assert "is not one of dblog's" in result.stderr
+    assert "does not belong to dblog" in result.stderr
     assert names[1] in slots(database)
 
 
@@ -103,7 +103,7 @@ def test_one_that_the_state_store_knows_is_ours_unless_its_pipeline_runs(
     pipeline.open()
     pipeline.say({**STATUS, "slot": names[1]})
     result = dblog("slots", "drop", names[1], "--url", database.url, "--yes", code=1)
-    assert "is that of pipeline 'shop', which runs" in result.stderr
+    assert "belongs to pipeline 'shop', which runs" in result.stderr
     pipeline.say({**STATUS, "slot": names[1], "state": "stopped"})
     assert dblog("slots", "drop", names[1], "--url", database.url, "--yes").stdout == f"dropped slot {names[1]}\n"
     assert names[1] not in slots(database)
@@ -155,7 +155,7 @@ def test_one_that_is_not_there(database: Database, place: str) -> None:
 
 def test_it_asks_unless_told_not_to(database: Database, names: tuple[str, str], place: str) -> None:
     result = dblog("slots", "drop", names[0], "--url", database.url, code=2)
-    assert "say --yes" in result.stderr
+    assert "add --yes" in result.stderr
     assert names[0] in slots(database)
 
 
@@ -171,12 +171,12 @@ def test_the_answer_counts(
 ) -> None:
     monkeypatch.setattr("dblog.cli.slots.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     result = dblog("slots", "drop", names[0], "--url", database.url, stdin=answer, code=code)
-    assert f"drop replication slot '{names[0]}' of database '{database.name}' for good?" in result.stderr
+    assert f"drop replication slot '{names[0]}' of database '{database.name}'?" in result.stderr
     assert (names[0] not in slots(database)) == gone
 
 
 def test_a_database_must_be_named(place: str) -> None:
-    assert "the database is not named" in dblog("slots", code=2).stderr
+    assert "no database is named" in dblog("slots", code=2).stderr
     dblog("slots", "list", code=2)
 
 
@@ -207,7 +207,7 @@ def test_tables_straight_from_the_database(database: Database, place: str) -> No
 
 def test_tables_that_are_not_there(database: Database, place: str) -> None:
     assert (
-        "no table of the database matches"
+        "no table in the database matches"
         in dblog("tables", "--url", database.url, "--tables", "sales.*", code=2).stderr
     )
     assert document("tables", "--url", database.url, "--tables", "sales.orders") == {}

@@ -266,8 +266,8 @@ class TestTables:
         assert document("tables") == STATUS["tables"]
 
     def test_a_pipeline_that_has_not_said_yet(self, pipeline: Pipeline) -> None:
-        assert "'shop' has not said yet what it captures (never started)" in dblog("tables").stderr
+        assert "'shop' has not written its tables yet (never started)" in dblog("tables").stderr
         assert document("tables") == {}
 
     def test_a_database_needs_both_options(self, running: Pipeline) -> None:
-        assert "--url and --tables go together" in dblog("tables", "--tables", "public.*", code=2).stderr
+        assert "--url and --tables need each other" in dblog("tables", "--tables", "public.*", code=2).stderr

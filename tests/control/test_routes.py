@@ -95,8 +95,8 @@ def test_what_can_be_dumped(shop: Pipeline, client: httpx.Client, body: Any, kin
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        ({"keys": [1]}, "keys or a condition need a table"),
-        ({"tables": "a", "keys": [1], "where": "x"}, "exclude each other"),
+        ({"keys": [1]}, "a request for keys or a condition needs a table"),
+        ({"tables": "a", "keys": [1], "where": "x"}, "both keys and a condition"),
         ({"tables": "a.*", "keys": [1]}, "must name exactly one table"),
         ({"tables": "a..b"}, "where a name is expected"),
         ({"tables": "x" * (MOST_TEXT + 1)}, "4001 characters"),

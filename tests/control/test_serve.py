@@ -52,7 +52,7 @@ def test_what_is_no_address(text: str) -> None:
 
 def test_other_machines_are_served_only_with_a_token(place: str) -> None:
     for address in ("0.0.0.0:0", "[::]:0", "example.com:80"):
-        with pytest.raises(ConfigError, match="there is no token"), serving(address, place):
+        with pytest.raises(ConfigError, match="no token is set"), serving(address, place):
             pass
     with serving("0.0.0.0:0", place, "token") as url:
         assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/metrics").status_code == 401

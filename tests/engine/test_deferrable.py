@@ -85,7 +85,7 @@ def test_a_stream_that_goes_on_refuses_the_key_and_its_fix_ends_the_old_checkpoi
     for fix in re.findall(r"(?:fix: |^ {7})([A-Z].*)", str(refused.value), re.MULTILINE):
         swp.execute(fix)
     stream.stop()
-    with pytest.raises(PositionLost, match="does not exist, but a checkpoint relies on it"):
+    with pytest.raises(PositionLost, match="does not exist, but a checkpoint needs its log"):
         stream.step()
     anew = query("swp")
     check(anew, swp, "swp")

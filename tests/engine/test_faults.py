@@ -306,7 +306,7 @@ def test_a_second_reader_with_our_id_ends_the_first_with_the_reason(table: OnMyS
     check_log(second, 5, ["update"])
     with pytest.raises(PreconditionFailed, match="server id") as caught:
         first.until(lambda: False, seconds=10)
-    assert "give this pipeline an id of its own" in str(caught.value)
+    assert "set another serverId here" in str(caught.value)
     table.execute("update t set n = 2 where id = 5")
     check_log(second, 5, ["update", "update"])
     first.restart(serverId=4711)

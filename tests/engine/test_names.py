@@ -96,7 +96,7 @@ def test_a_table_that_leaves_its_name_stops_the_stream(
     away, name, back = AWAY_AND_BACK[how]
     table.execute(away)
     new = name if "." in name else f"public.{name}"
-    with pytest.raises(PreconditionFailed, match=rf"table public\.t is called {new} now") as stopped:
+    with pytest.raises(PreconditionFailed, match=rf"table public\.t was renamed to {new}") as stopped:
         stream.until(lambda: False, seconds=15)
     assert "renamed" in str(stopped.value)
     stream.stop()
@@ -109,7 +109,7 @@ def test_a_rename_in_the_log_is_noticed_at_once(table: OnPostgres, query: MakeQu
     stream = follow(query, tables="public.t", heartbeatSeconds=3600)
     stream.catch_up()
     table.execute("alter table t rename to u", "update u set n = 1 where id = 1")
-    with pytest.raises(PreconditionFailed, match=r"table public\.t is called public\.u now"):
+    with pytest.raises(PreconditionFailed, match=r"table public\.t was renamed to public\.u"):
         stream.until(lambda: False, seconds=15)
 
 
@@ -147,7 +147,7 @@ REPLACED: dict[str, tuple[str, ...]] = {
         "update t_old set n = 8 where id = 7",
     ),
     "swapped": ("begin; alter table t rename to x; alter table u rename to t; alter table x rename to u; commit",),
-    "taken out of the publication": (
+    "removed from the publication": (
         "alter publication {publication} drop table t",
         "update t set n = 4 where id = 1",
         "delete from t where id = 2",

@@ -149,7 +149,7 @@ def test_an_xa_transaction_that_was_prepared_before_the_start_is_not_lost_in_sil
     stream = query(watermark=watermark)
     stream.catch_up()
     xa(session, "xa commit 'x'")
-    with pytest.raises(PositionLost, match=rf"prepared before .*{table.name}\.t") as caught:
+    with pytest.raises(PositionLost, match=rf"{table.name}\.t and was prepared before") as caught:
         stream.until(lambda: False, seconds=10)
     assert "start with a new checkpoint" in str(caught.value)
     check(query(watermark=watermark), table)
@@ -165,7 +165,7 @@ def test_an_xa_transaction_whose_beginning_is_purged_stops_the_stream(
     stream = query()
     stream.catch_up()
     xa(session, "xa commit 'x'")
-    with pytest.raises(PositionLost, match="no longer shows which tables") as caught:
+    with pytest.raises(PositionLost, match="its tables are unknown") as caught:
         stream.until(lambda: False, seconds=10)
     assert "start with a new checkpoint" in str(caught.value)
 

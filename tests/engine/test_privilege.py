@@ -120,15 +120,15 @@ def test_a_role_that_may_only_read_dumps_and_follows_without_writing(
 # What is taken out of the script, what is left of it, and what the stream says then.
 LESS = {
     "replication": (" REPLICATION", "", "may not read the log (no REPLICATION)"),
-    "watermark row": ("INSERT INTO dblog.watermark VALUES (1, '');", "", "'dblog.watermark' has lost its row"),
+    "watermark row": ("INSERT INTO dblog.watermark VALUES (1, '');", "", "'dblog.watermark' has no row"),
     "watermark usage": ("GRANT USAGE ON SCHEMA dblog TO {role};", "", ": USAGE on schema 'dblog'"),
     "watermark select": ("SELECT, UPDATE", "UPDATE", "lacks rights on 'dblog.watermark': SELECT"),
     "watermark update": ("SELECT, UPDATE", "SELECT", "lacks rights on 'dblog.watermark': UPDATE"),
     "usage": ("GRANT USAGE ON SCHEMA public TO {role};", "", ": USAGE on schema 'public'"),
     "select": ("GRANT SELECT ON public.orders TO {role};", "", "lacks rights on 'public.orders': SELECT"),
     "publication": ("CREATE PUBLICATION", "-- CREATE PUBLICATION", "publication 'orders_cdc' does not exist"),
-    "published table": ("TABLE public.orders, ", "TABLE ", "'orders_cdc' does not hold 'public.orders'"),
-    "published watermark": (", dblog.watermark", "", "'orders_cdc' does not hold 'dblog.watermark'"),
+    "published table": ("TABLE public.orders, ", "TABLE ", "'orders_cdc' does not have 'public.orders'"),
+    "published watermark": (", dblog.watermark", "", "'orders_cdc' does not have 'dblog.watermark'"),
 }
 
 

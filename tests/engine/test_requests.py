@@ -199,8 +199,8 @@ def test_rows_under_a_condition(stream: Query, control: Control, shop: AnyDataba
         ("{sibling}.t", {}, "is not captured"),
         ("odd.*", {}, "no captured table"),
         ("keyless", {}, "has no primary key"),
-        ("t", {"keys": ["one"]}, "invalid input syntax|'one' is no value of column 'id'"),
-        ("t", {"keys": [[1, 2]]}, r"has 2 values; that of \w+\.t has 1: id"),
+        ("t", {"keys": ["one"]}, "invalid input syntax|'one' is not a value of column 'id'"),
+        ("t", {"keys": [[1, 2]]}, r"has 2 values; the key of \w+\.t has 1 columns: id"),
         ("t", {"where": "nothing > 1"}, "nothing"),
         ("t", {"where": "n >"}, "syntax"),
         ("t", {"where": "(select n from pair where pair.n <= t.n) = 1"}, "more than (1|one) row"),
@@ -431,7 +431,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"probe": "select count(*) from busy", "probe_max": 0}, "probe gives 1, over 0"),
+        ({"probe": "select count(*) from busy", "probe_max": 0}, "probe returns 1, over 0"),
         ({"probe": "select nonsense", "probe_max": 0}, "the probe failed"),
         ({"probe": "delete from busy", "probe_max": 0}, "the probe failed"),
         ({"max_lag_seconds": 0.001}, "lag of"),

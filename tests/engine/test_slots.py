@@ -101,7 +101,7 @@ def test_a_slot_that_somebody_else_has_advanced_is_a_lost_position(table: OnPost
     stream.stop()
     table.execute("update t set n = 1 where id = 5")
     table.execute(f"select pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
-    with pytest.raises(PositionLost, match="beyond the checkpoint"):
+    with pytest.raises(PositionLost, match="but the checkpoint is only at"):
         stream.catch_up()
 
 
@@ -206,6 +206,6 @@ def test_a_watermark_table_that_left_the_publication_is_an_error_and_not_a_wait(
     stream.open_window()
     table.execute(f"alter publication {slot_of(stream)} drop table dblog.watermark")
     began = time.monotonic()
-    with pytest.raises(WatermarkError, match="without showing it"):
+    with pytest.raises(WatermarkError, match="the log does not show it"):
         stream.catch_up()
     assert time.monotonic() - began < 15

@@ -196,5 +196,5 @@ def _read(files: Mapping[Any, Contents], path: Any, columns: Sequence[str] | Non
     try:
         schema, batches = files[path]
     except KeyError:
-        raise SpoolError(f"{path!r} is not on the spool") from None
+        raise SpoolError(f"{path!r} is missing from the spool") from None
     return schema, iter(batches if columns is None else [b.select(columns) for b in batches])

@@ -185,10 +185,10 @@ def test_a_python_sink_is_given_texts_where_it_asks_for_them(spark: SparkSession
 
 
 ODD = {
-    "date": ([0, LEAST_DAY], [0, 0], "holds \"-infinity\" in column 'd.1'"),
-    "timestamp": ([0, 0], [0, 2_932_897 * DAY], "holds \"+10000-01-01T00:00:00.000000\" in column 'n'"),
-    "before": ([0, 0], [0, -719_163 * DAY], "holds \"0000-12-31T00:00:00.000000\" in column 'n'"),
-    "infinity": ([0, 0], [0, GREATEST], "holds \"infinity\" in column 'n'"),
+    "date": ([0, LEAST_DAY], [0, 0], "has \"-infinity\" in column 'd.1'"),
+    "timestamp": ([0, 0], [0, 2_932_897 * DAY], "has \"+10000-01-01T00:00:00.000000\" in column 'n'"),
+    "before": ([0, 0], [0, -719_163 * DAY], "has \"0000-12-31T00:00:00.000000\" in column 'n'"),
+    "infinity": ([0, 0], [0, GREATEST], "has \"infinity\" in column 'n'"),
 }
 
 

@@ -334,7 +334,7 @@ def test_a_broker_may_die_in_the_middle_of_a_batch(
     crashing.join()
     assert said[0] == "killed", "the batch was written before the broker could be killed"
     if options is SHORT:
-        assert any("away" in text or "reached" in text for text in said)
+        assert any("reached" in text for text in said)
     found = kafka.read()
     first = list(dict.fromkeys((r.value["key"]["id"], r.value["lsn"]) for r in found if r.value))
     assert len(first) == size
@@ -361,7 +361,7 @@ def test_a_broker_that_does_not_answer_is_away(spark: SparkSession, tmp_path: Pa
         sink = KafkaSink(read_settings("sink", given, KafkaSink.settings), SinkContext("shop", tmp_path))
         sink.check()
         sink.open(spark)
-        with pytest.raises(SinkUnreachable, match="away"):
+        with pytest.raises(SinkUnreachable, match="cannot be reached"):
             sink.write(Batch(1, 1, (table(T, frame(spark, [change("create", 1, 1)])),)))
 
 

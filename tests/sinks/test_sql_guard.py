@@ -372,10 +372,10 @@ def test_a_table_that_somebody_else_made_is_left_alone(
 ) -> None:
     target.execute(f"create table {target.name(TABLE)} (id int primary key, v varchar(20), big varchar(20), mine int)")
     history = History([Event(10, "create", 1, "a")])
-    with pytest.raises(SinkError, match="was not made by dblog") as refused:
+    with pytest.raises(SinkError, match="was not created by dblog") as refused:
         make().write(history.batch(spark, 0, 0, 15))
     assert refused.value.hint is not None
-    target.execute(refused.value.hint.partition("written to: ")[2])
+    target.execute(refused.value.hint.partition("that dblog needs: ")[2])
     make().write(history.batch(spark, 0, 0, 15))
     assert state(target) == {1: ("a", None)}
 
@@ -393,7 +393,7 @@ def test_another_key_is_an_error(target: AnyTarget, make: Callable[..., SqlSink]
 def test_text_with_the_character_0_is_refused_with_its_columns_name(
     target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession
 ) -> None:
-    said = r'hold "a\\u0000b" in column .v. of the row with the key \(1\): its texts have no character 0'
+    said = r'store "a\\u0000b" in column .v. of the row with the key \(1\): the server cannot store the character 0'
     with pytest.raises(SinkError, match=said):
         make().write(History([Event(10, "create", 1, "a\0b")]).batch(spark, 0, 0, 15))
 
@@ -408,7 +408,7 @@ def test_a_value_that_does_not_fit_is_refused(
     with pytest.raises(SinkError, match="too long") as refused:
         make().write(History([Event(10, "create", 1, "four")]).batch(spark, 0, 0, 15))
     assert not isinstance(refused.value, SinkUnreachable)
-    assert "cannot hold the value" in (refused.value.hint or "")
+    assert "cannot store the value" in (refused.value.hint or "")
     assert state(target) == {}
 
 

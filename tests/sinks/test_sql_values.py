@@ -154,12 +154,12 @@ def test_an_enum_with_an_empty_member_keeps_it(
         (
             ("note",),
             "",
-            r"table \w+\.t cannot hold \"\" in column 'note' of the row with the key \(\"\"\): Data truncated",
+            r"table \w+\.t cannot store \"\" in column 'note' of the row with the key \(\"\"\): Data truncated",
         ),
         (
             ("id",),
             "zz",
-            r"table \w+\.t cannot hold \"zz\" in column 'note' of the row with the key \(7\): Data truncated",
+            r"table \w+\.t cannot store \"zz\" in column 'note' of the row with the key \(7\): Data truncated",
         ),
     ],
 )
@@ -188,6 +188,6 @@ def test_a_value_that_a_column_of_somebody_elses_cannot_hold_is_named(
     )
     schema = TableSchema(T, (Column("id", "integer", pa.int32()), Column("note", "text", pa.string())), ("id",))
     rows = [read(9, 1, "abc"), read(9, 2, "a\tb\nc" * 50), read(9, 3, None)]
-    said = r"table \w+\.t cannot hold \"a\\tb\\nca.*\.\.\. in column 'note' of the row with the key \(2\): .*too long"
+    said = r"table \w+\.t cannot store \"a\\tb\\nca.*\.\.\. in column 'note' of the row with the key \(2\): .*too long"
     with pytest.raises(SinkError, match=said):
         make().write(batch(0, None, frame(spark, rows, schema), schema))

@@ -131,7 +131,7 @@ def test_a_damaged_file_is_an_error(path: Path) -> None:
         file.write(b"\xff" * (path.stat().st_size - 4096))
     with pytest.raises(StateError, match="malformed") as caught, opened(path) as store:
         store.list("a")
-    assert "move it" in str(caught.value.hint)
+    assert "move the file" in str(caught.value.hint)
 
 
 def test_a_folder_is_no_store(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_permissions_are_named() -> None:
         (folder / "state.db").chmod(0o444)
         folder.chmod(0o555)
         with as_nobody():
-            assert "must be writable" in refused(folder / "state.db")
+            assert "make the file and its folder writable" in refused(folder / "state.db")
             assert "Permission denied" in refused(folder / "another.db")
             assert "Permission denied" in refused(folder / "new" / "state.db")
         folder.chmod(0o755)

@@ -12,7 +12,7 @@ from dblog.cli import app
 from tests.unit.test_docs_cli import commands
 
 WITH_URL = {name: each for name, each in commands().items() if any(p.name == "url" for p in each.params)}
-WARNING = "warning: others on this machine can see the password in --url, with ps: set DBLOG_URL instead\n"
+WARNING = "warning: other users can see the password in --url (with ps): set DBLOG_URL instead\n"
 
 
 def typed(command: Any, url: str) -> list[str]:

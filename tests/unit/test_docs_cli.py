@@ -15,8 +15,8 @@ from dblog.cli import app, program
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 SHARED = {
-    "--state": "| `--state LOCATION` | Use this state store: a file, or sqlite:///file. Without it, `DBLOG_STATE`, "
-    "else one in your home directory. |",
+    "--state": "| `--state LOCATION` | Use this state store: a file, or sqlite:///file. Default: `DBLOG_STATE`, "
+    "else a file in your home directory. |",
     "--pipeline": "| `--pipeline NAME` | Choose the pipeline, if several share the state store. |",
     "--json": "| `--json` | Print JSON, and nothing else, on standard output. |",
     "--url": "| `--url URL` | Connect to this source, like postgresql://user:password@host/database. "

@@ -52,7 +52,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert (KEEP_ENDED, KEEP_ENDED_SECONDS) == (500, 90 * 86_400)
     for said in (
         "After 15 s of silence",
-        "room for a hundred",
+        "a hundred subscribers",
         "the last ten thousand",
         "1 MiB",
         "silent for 10 s",

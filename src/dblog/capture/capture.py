@@ -127,7 +127,7 @@ class Capture:
             return next((s.committed_at for s in self._segments if s.end > position and s.files), None)
 
     def between(self, start: int, end: int, followed: Mapping[TableName, Followed] | None) -> list[Segment]:
-        """The segments that hold the log of the followed tables in `(start, end]`; the outer ones may reach beyond."""
+        """The segments with the log of the followed tables in `(start, end]`; the outer ones may reach beyond."""
         with self._changed:
             found = [s for s in self._segments if s.end > start and s.start < end]
         return [followed_part(s, followed, self._relabelled) for s in found]
@@ -140,7 +140,7 @@ class Capture:
         return copies[table]
 
     def wait_rows(self, beyond: int, timeout: float, *, eager: bool = False) -> bool:
-        """Wait until a row after the position, which is where the next batch starts, is captured; whether there is
+        """Wait until a row after the position, where the next batch starts, is captured. Returns whether there is
         one."""
         self._delivered = beyond
         with self._attention() if eager else contextlib.nullcontext():
@@ -191,7 +191,7 @@ class Capture:
                 if token in self._tokens:
                     return self._tokens.pop(token)
         raise WatermarkError(
-            "a watermark was written but the log passed it without showing it",
+            "a watermark was written, but the log does not show it",
             hint="the watermark table is missing from the publication, or a row filter hides it: "
             "run the preflight, or ALTER PUBLICATION ... ADD TABLE dblog.watermark",
         )

@@ -34,9 +34,9 @@ class ChunkFiles(Storage):
     def stage(
         self, chunk_id: str, schema: TableSchema, read: Callable[[Callable[[pa.RecordBatch], None]], None]
     ) -> Staged:
-        """Write the rows that `read` hands over and publish them, unless somebody else has already; what counts from
-        now on."""
-        # 1. the rows, under a name of our own
+        """Write the rows that `read` passes, and publish them, unless another task has published the chunk already.
+        Returns the staged file that counts."""
+        # 1. the rows, under a unique name
         stamp = uuid.uuid4().hex[:12]
         path = self._path("chunk", f"{chunk_id}.{stamp}.arrow")
         began, rows = time.monotonic(), 0
@@ -61,7 +61,7 @@ class ChunkFiles(Storage):
         return self._winner(chunk_id)
 
     def stage_failed(self, chunk_id: str, reason: str) -> Staged:
-        """Say that a chunk cannot be read; what counts from now on, which may be the rows of somebody who could."""
+        """Publish that a chunk cannot be read. Returns what counts: it may be rows that another task could read."""
         marker = {"stamp": "", "rows": 0, "seconds": 0.0, "version": "", "failed": reason}
         self._publish(self._path("chunk", f"{chunk_id}.json"), json.dumps(marker).encode())
         return self._winner(chunk_id)
@@ -69,11 +69,11 @@ class ChunkFiles(Storage):
     def _winner(self, chunk_id: str) -> Staged:
         winner = self.staged(chunk_id)
         if winner is None:
-            raise SpoolError(f"chunk {chunk_id!r} vanished from the spool {self.uri!r} while it was written")
+            raise SpoolError(f"chunk {chunk_id!r} was removed from the spool {self.uri!r} while it was written")
         return winner
 
     def staged(self, chunk_id: str) -> Staged | None:
-        """The staged file that counts for a chunk, or None when there is none (any more)."""
+        """The staged file that counts for a chunk; None if there is none."""
         marker = self._json("chunk", chunk_id)
         if marker is None:
             return None
@@ -89,10 +89,10 @@ class ChunkFiles(Storage):
     def read_chunk(
         self, chunk_id: str, stamp: str, columns: Sequence[str] | None = None
     ) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
-        """The rows of a staged chunk, batch by batch; only some columns when named."""
+        """The rows of a staged chunk, batch by batch. With `columns`, only these columns."""
         return self._read(self.chunk_path(chunk_id, stamp), columns)
 
-    # -- notes: small facts that tasks leave for the driver --------------------------------------------------
+    # -- notes: facts that tasks write for the driver --------------------------------------------------------
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
         path = self._path("note", f"{name}.json")
@@ -113,8 +113,8 @@ class ChunkFiles(Storage):
     # -- removal ---------------------------------------------------------------------------------------------
 
     def remove_chunks(self, chunk_ids: Iterable[str]) -> None:
-        """Remove what counts of these chunks. It is found by name: to list a folder of remote storage takes long. Files
-        that do not count stay until `sweep_chunks`."""
+        """Remove the files that count of these chunks. They are found by name, because listing a folder of remote
+        storage takes long. Files that do not count stay until `sweep_chunks`."""
         for chunk_id in chunk_ids:
             stamp = (self._json("chunk", chunk_id) or {}).get("stamp")
             self.remove(self._path(folder, f"{chunk_id}.json") for folder in ("chunk", "note"))
@@ -122,7 +122,7 @@ class ChunkFiles(Storage):
                 self.remove([self.chunk_path(chunk_id, stamp)])
 
     def sweep_chunks(self, keep: Collection[str]) -> None:
-        """Remove each file of each chunk but those to keep: also what late and killed tasks have written."""
+        """Remove all files of all chunks, except the chunks to keep. This includes files of late and killed tasks."""
         for folder in ("chunk", "note"):
             self.remove(p for p in self._list(folder) if _chunk_of(p) not in keep)
 

@@ -1,8 +1,8 @@
 """When the files of chunks are removed: as soon as no batch needs them, and late ones within a minute.
 
 A chunk is needed from the offset that plans its select to the commit of the batch that delivers its rows. Some chunks
-get no such batch: their select failed, or their table has changed since. A task that Spark has given up may still write
-files, at any time. So everything is removed that belongs to no chunk of the offsets that a batch may still need.
+get no such batch: their select failed, or their table has changed since. A task that Spark has abandoned may still
+write files at any time. So all files are removed except those of chunks that a batch may still need.
 """
 
 from __future__ import annotations

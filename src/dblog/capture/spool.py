@@ -5,9 +5,9 @@
     chunk/, note/           staged chunks (`dblog.capture.chunk_files`)
     range/<file>.jsonl      work of a batch, handed over to tasks (`dblog.work.handover`)
 
-Nothing here must survive: the log can be read again from the database, and a lost chunk is selected again. But what
-does survive a crash is used: a planned batch is delivered again from the files that `batch.json` names, because another
-server of a cluster may have the same transactions at other positions, or in another order.
+All files may be lost: the log can be read again from the database, and a lost chunk is selected again. Files that are
+still there after a crash are used: a planned batch is delivered again from the files that `batch.json` names, because
+another server of a cluster may have the same transactions at other positions, or in another order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dblog.core.event import Op, change_schema
 from dblog.core.schema import TableName, TableSchema
 
 _MAGIC = b"ARROW1"
-"""How an Arrow IPC file ends."""
+"""The last bytes of an Arrow IPC file."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class LogFile:
     version: str
     rows: int
     incomplete: int
-    """Rows with a column that the log did not carry."""
+    """The number of rows with a column that the log does not have."""
     truncates: tuple[tuple[int, int], ...] = ()
     """Where, by `(lsn, seq)`, the table was emptied."""
     first: int = 0
     last: int = 2**63 - 1
     """The positions of its first and its last change."""
     size: int = 0
-    """In bytes."""
+    """The size of the file, in bytes."""
     identity: str = ""
-    """What the log knows the table by (`core.schema.TableSchema.identity`)."""
+    """The table's identity in the log (`core.schema.TableSchema.identity`)."""
 
 
 Segments = tuple[tuple[LogFile, ...], ...]
@@ -60,7 +60,7 @@ Segments = tuple[tuple[LogFile, ...], ...]
 
 
 class Spool(ChunkFiles):
-    """Files under one URI that the driver and every executor see. Holds no state: it pickles as its URI."""
+    """Files under one URI that the driver and every executor can read. It has no state: it is pickled as its URI."""
 
     # -- log segments ----------------------------------------------------------------------------------------
 
@@ -69,11 +69,11 @@ class Spool(ChunkFiles):
         return LogWriter(self, path, schema, change_schema(schema.arrow, before=before))
 
     def read_log(self, path: str, columns: Sequence[str] | None = None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
-        """The changes in a log file, batch by batch; only some columns when named."""
+        """The changes in a log file, batch by batch. With `columns`, only these columns."""
         return self._read(path, columns)
 
     def relabelled(self, file: LogFile, table: TableName) -> LogFile:
-        """The changes of a log file as those of a table of another name, in a file of their own."""
+        """Copy a log file to a new file, with another table name."""
         schema, batches = self.read_log(file.path)
         labelled = replace(schema, table=table)
         path = f"{file.path.removesuffix('.arrow')}-{labelled.version}.arrow"
@@ -88,12 +88,12 @@ class Spool(ChunkFiles):
     # -- the planned batch -----------------------------------------------------------------------------------
 
     def keep_batch(self, batch: str, segments: Segments) -> None:
-        """Note which log files make up the batch of this name, instead of those of the batch before."""
+        """Write which log files make up the batch of this name. This replaces the entry of the batch before."""
         files = [[{**vars(f), "path": f.path.rsplit("/", 1)[1]} for f in segment] for segment in segments]
         self._replace(self._path("", "batch.json"), json.dumps({"batch": batch, "segments": files}).encode())
 
     def kept_batch(self, batch: str) -> Segments | None:
-        """The log files of the batch of this name; None unless all of them are there and whole."""
+        """The log files of the batch of this name; None if one of them is missing or incomplete."""
         try:
             with self._filesystem().open_input_stream(self._path("", "batch.json")) as stream:
                 kept = json.loads(stream.read())
@@ -101,7 +101,7 @@ class Spool(ChunkFiles):
                 return None
             segments = tuple(tuple(self._log_file(f) for f in segment) for segment in kept["segments"])
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # it is not there, was written in part, or by another version
+            return None  # it is missing, incomplete, or of another version
         return segments if all(self._whole(f) for segment in segments for f in segment) else None
 
     def _log_file(self, facts: Mapping[str, Any]) -> LogFile:
@@ -123,7 +123,7 @@ class Spool(ChunkFiles):
     # -- ranges: work that is handed over --------------------------------------------------------------------
 
     def write_range_file(self, lines: Sequence[str]) -> tuple[str, str]:
-        """Write a range file; its name and its path."""
+        """Write a range file; return its name and its path."""
         name = uuid.uuid4().hex
         path = self._path("range", f"{name}.jsonl")
         with self._guarded("write", path), self._open_output(path) as sink:
@@ -138,8 +138,8 @@ class Spool(ChunkFiles):
     # -- removal ---------------------------------------------------------------------------------------------
 
     def sweep(self, keep: Collection[str], batch: Segments = ()) -> None:
-        """Remove what an earlier life left behind: all chunks but those to keep, all log files but the batch's, and all
-        ranges."""
+        """Remove the files of an earlier life: all chunks except those to keep, all log files except those of `batch`,
+        and all ranges."""
         kept = {f.path for segment in batch for f in segment}
         self.remove(p for p in self._list("log") if p not in kept)
         self.remove(self._list("range"))

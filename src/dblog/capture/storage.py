@@ -22,11 +22,11 @@ from dblog.errors import SpoolError
 FOLDERS = ("log", "chunk", "note", "range")
 
 _META = b"dblog"
-"""Where an Arrow schema has the table's schema."""
+"""The key of the table's schema in the metadata of an Arrow schema."""
 
 
 class Storage:
-    """Files under one URI that the driver and every executor see. Holds no state: it pickles as its URI."""
+    """Files under one URI that the driver and every executor can read. It has no state: it is pickled as its URI."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -50,7 +50,7 @@ class Storage:
             with contextlib.suppress(FileNotFoundError):
                 self._filesystem().delete_file(path)
 
-    # -- for those who know what the files say ---------------------------------------------------------------
+    # -- for subclasses ----------------------------------------------------------------------------------------
 
     def _filesystem(self) -> pafs.FileSystem:
         if self._fs is None:
@@ -82,9 +82,9 @@ class Storage:
         return self._filesystem().open_output_stream(path)
 
     def _publish(self, path: str, data: bytes) -> bool:
-        """Create the file with this content unless it exists; whether it was us."""
+        """Create the file with this content unless it exists. Returns whether this call created it."""
         if not isinstance(self._filesystem(), pafs.LocalFileSystem):
-            # no exclusive create here: a race is decided by the stamp that the offset pins
+            # this storage has no exclusive create: the stamp in the offset decides which file counts
             if self._filesystem().get_file_info(path).type != pafs.FileType.NotFound:
                 return False
             with self._guarded("write", path), self._open_output(path) as sink:
@@ -103,7 +103,7 @@ class Storage:
         return True
 
     def _replace(self, path: str, data: bytes) -> None:
-        """Write a file in place of the one that is there: where the storage can, whole or not at all."""
+        """Replace a file. If the storage supports it, the file is replaced completely or not at all."""
         local = isinstance(self._filesystem(), pafs.LocalFileSystem)
         with self._guarded("write", path):
             with self._open_output(f"{path}.new" if local else path) as sink:
@@ -112,7 +112,7 @@ class Storage:
                 os.replace(f"{path}.new", path)
 
     def _read(self, path: str, columns: Sequence[str] | None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
-        """The table's schema and the batches of an Arrow file; only some columns when named."""
+        """The table's schema and the batches of an Arrow file. With `columns`, only these columns."""
         with self._guarded("read", path):
             file = self._filesystem().open_input_file(path)
             reader = ipc.open_file(file)
@@ -128,8 +128,8 @@ class Storage:
             yield
         except FileNotFoundError as error:
             raise SpoolError(
-                f"{path!r} is not on the spool",
-                hint="on a cluster the option spool must name storage that the driver and all executors share",
+                f"the file {path!r} is missing from the spool",
+                hint="on a cluster, set the option spool to storage that the driver and all executors share",
             ) from error
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -142,7 +142,7 @@ class Storage:
 
 
 def described(arrow: pa.Schema, schema: TableSchema) -> pa.Schema:
-    """The Arrow schema of a file, with what `described_by` needs to make the table's schema again."""
+    """The Arrow schema of a file, with the table's schema in its metadata. `described_by` reads it back."""
     about = {"table": schema.table, "key": schema.key, "types": {c.name: c.type for c in schema.columns}}
     return arrow.with_metadata({_META: json.dumps(about).encode()})
 

@@ -1,7 +1,7 @@
 """The command line: `dblog --help`.
 
-`program` holds the application, its errors and exit codes; the other modules hold the commands. Commands import what
-they need when they run, so that `dblog --help` is quick.
+`program` has the application, its errors and exit codes; the other modules have the commands. A command imports what it
+needs when it runs, so that `dblog --help` is quick.
 """
 
 from dblog.cli import (

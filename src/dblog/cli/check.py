@@ -58,7 +58,7 @@ def check(
         str | None,
         typer.Option(
             metavar="HOW",
-            help="Check for watermarks in a table, or none: for a stream that writes nothing to the source.",
+            help="Check for watermarks in a table, or for none: a stream that writes nothing to the source.",
         ),
     ] = None,
     admin_sql: Annotated[
@@ -78,7 +78,7 @@ def check(
         _check_file(file, admin_sql=admin_sql, as_json=as_json)
         return
     if url is None or tables is None:
-        raise ConfigError("there is neither a file nor both of --url and --tables", hint="dblog check shop.toml")
+        raise ConfigError("no database is named", hint="give a file (dblog check shop.toml), or --url and --tables")
     given = {"url": url, "tables": tables, "slot": slot, "publication": publication, "watermark": watermark}
     options = read_options({name: value for name, value in given.items() if value is not None})
     with options.family.preflight(options.of_source) as there:
@@ -99,7 +99,7 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool) -> None:
     streams = streams_of(config, lambda sink, text: None)
     if admin_sql:
         scripts = []
-        for stream in streams:  # each has a slot of its own
+        for stream in streams:  # each has its own slot
             with stream.read.family.preflight(stream.read.of_source) as there:
                 scripts.append(there.admin_sql())
         _print_sql("\n".join(dict.fromkeys("".join(scripts).splitlines())) + "\n", as_json)
@@ -115,7 +115,7 @@ def _print_sql(sql: str, as_json: bool) -> None:
 
 
 def _tell(source: str, tables: Sequence[TableName], found: Findings, told: Mapping[str, Any], *, as_json: bool) -> None:
-    """Show what was found; ends the command with 1 when a stream could not run."""
+    """Show what was found. Exits with code 1 if a stream could not run."""
     if as_json:
         document = {"ready": not found.fatal, **told, "problems": [asdict(p) for p in found.problems]}
         if found.surroundings:

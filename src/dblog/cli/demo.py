@@ -1,4 +1,4 @@
-"""`dblog demo` and `dblog version`: a first look."""
+"""`dblog demo` and `dblog version`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def demo(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's own output on standard error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Capture a busy database into Parquet files and prove that nothing is lost.
+    """Capture a changing database into Parquet files, and check that no row is lost.
 
-    Starts an embedded PostgreSQL, or the machine's own MariaDB or MySQL, with a small shop, and Spark.
-    Dumps and follows the shop's tables while they change.
-    Compares the result with the source, row by row, and leaves nothing behind.
-    Needs Java 17 or newer. MariaDB comes with apt-get install mariadb-server.
+    Starts Spark and an embedded PostgreSQL, or the machine's MariaDB or MySQL, with the tables of a small shop.
+    Dumps and follows the tables while they change.
+    Compares the result with the source, row by row. Removes all its files at the end.
+    Needs Java 17 or newer. To install MariaDB: apt-get install mariadb-server.
     """
     from dblog.demo.demo import Demo, run
 

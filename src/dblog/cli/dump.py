@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 30.0
-"""How long, in seconds, `--wait` waits for a pipeline that does not run, for example during a restart."""
+"""How long `--wait` waits for a pipeline that does not run, for example during a restart, in seconds."""
 
 
 @app.command(
@@ -92,15 +92,15 @@ def dump(
 
     if bool(tables) == everything:
         raise ConfigError(
-            "tables and --all exclude each other" if tables else "nothing to dump is named",
-            hint="dblog dump public.orders, or dblog dump --all",
+            "tables and --all cannot be used together" if tables else "no table is named",
+            hint="run dblog dump public.orders, or dblog dump --all",
         )
     request = read_request(", ".join(tables) if tables else None, list(_keys(keys, key, keys_file)), where)
     with pipeline_of(location, name) as pipeline:
         if wait and not pipeline.running:
             state = pipeline.status()["state"]
             raise NotFound(
-                f"pipeline {pipeline.name!r} does not run ({state}), so there is nothing to wait for",
+                f"pipeline {pipeline.name!r} does not run ({state}), so --wait would not end",
                 hint="start it, or leave out --wait: the dump is then queued until the pipeline runs",
             )
         submitted = pipeline.submit(request)
@@ -138,9 +138,7 @@ def _keys(listed: str | None, single: Iterable[str] | None, file: str | None) ->
     if listed is not None:
         parts = [part.strip() for part in listed.split(",")]
         if not all(parts):
-            raise ConfigError(
-                f"--keys has the value {listed!r}", hint="allowed are keys separated by commas, like 1,2,3"
-            )
+            raise ConfigError(f"--keys has the value {listed!r}", hint="separate the keys by commas, like 1,2,3")
         yield from parts
     for text in single or ():
         yield _json_key(text, "--key") if text.lstrip().startswith(("[", '"')) else text
@@ -163,7 +161,7 @@ def _json_key(text: str, where: str) -> Any:
         return json.loads(text, parse_int=str, parse_float=str)
     except ValueError:
         raise ConfigError(
-            f"{where} is {text!r}, which is not JSON", hint='write a key as 17 or "a", a composite one as ["a", 17]'
+            f"{where} is {text!r}, which is not JSON", hint='write a key as 17 or "a", a composite key as ["a", 17]'
         ) from None
 
 
@@ -183,7 +181,7 @@ def _wait(pipeline: Pipeline, dump_id: str) -> Dump:
                 elif time.monotonic() - seen > PATIENCE_SECONDS:
                     raise NotFound(
                         f"pipeline {pipeline.name!r} does not run any more ({status['state']})",
-                        hint=f"dump {dump_id} goes on when the pipeline does: dblog dumps {dump_id}",
+                        hint=f"dump {dump_id} goes on when the pipeline runs again: dblog dumps {dump_id}",
                     )
                 waiting = status.get("waiting")
                 done = f"{numbers(now)}, {state_of(now)}" + (f" ({waiting})" if waiting else "")

@@ -1,4 +1,4 @@
-"""`dblog dumps`, `pause`, `resume`, `cancel`: the state of dumps, and how to change it."""
+"""`dblog dumps`, `pause`, `resume`, `cancel`: show dumps, and control them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 STYLES = {"running": "cyan", "paused": "yellow", "completed": "green", "cancelled": "dim", "failed": "red"}
 
-DumpId = Annotated[str, typer.Argument(metavar="ID", help="Id of the dump, or the number it begins with.")]
+DumpId = Annotated[str, typer.Argument(metavar="ID", help="Id of the dump, or the number at its start.")]
 MaybeDumpId = Annotated[
-    str | None, typer.Argument(metavar="ID", help="Id of the dump, or the number it begins with.", show_default=False)
+    str | None, typer.Argument(metavar="ID", help="Id of the dump, or the number at its start.", show_default=False)
 ]
 
 
@@ -101,7 +101,7 @@ def state_of(dump: Dump) -> str:
 
 
 def what(dump: Dump) -> str:
-    """A short text of what was requested."""
+    """A short description of the request."""
     from dblog.core.dump import INITIAL, OWN
 
     request = dump.request
@@ -208,7 +208,7 @@ def _hold(
 
     if (dump_id is None) != everything:
         verb = "pause" if pausing else "resume"
-        raise ConfigError("name one dump, or all of them", hint=f"dblog {verb} 3, or dblog {verb} --all")
+        raise ConfigError("name one dump, or use --all", hint=f"run dblog {verb} 3, or dblog {verb} --all")
     with pipeline_of(location, name) as pipeline:
         if dump_id is not None:
             _say_wish(pipeline.wish(dump_id, Wish.pause if pausing else Wish.run), as_json)
@@ -220,7 +220,7 @@ def _hold(
         return
     typer.echo(f"all dumps of pipeline {pipeline.name!r} " + ("are paused" if pausing else "may go on"))
     if single and not pausing:
-        notes().print("still paused on their own: " + ", ".join(single))
+        notes().print("still paused, by their own id: " + ", ".join(single))
 
 
 @app.command(epilog=examples("dblog cancel 3"), rich_help_panel=DUMPS)

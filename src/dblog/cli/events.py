@@ -1,4 +1,4 @@
-"""`dblog events`: the change events of a database, decoded, without a stream and without Spark."""
+"""`dblog events`: print the decoded changes of a database, without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from dblog.sources.base import LogStream, Run
 
 ACKNOWLEDGE_SECONDS = 0.25
-"""An acknowledgement also wakes a server that sits on a commit."""
+"""How often the log is acknowledged, in seconds. An acknowledgement also makes a server send a commit that it holds
+back."""
 
 
 @app.command(
@@ -41,10 +42,10 @@ def events(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, which is the default.")] = False,
 ) -> None:
-    """Print the changes of tables as JSON lines as they are committed, until Ctrl-C.
+    """Print the changes of tables as JSON lines when they are committed, until Ctrl-C.
 
-    Reads through a temporary replication slot and, unless told otherwise, a publication of its own; both are gone
-    afterwards. Begins with what is committed from now on.
+    Starts with the changes that are committed from now on. On PostgreSQL, reads through a temporary replication slot
+    and, without --publication, a temporary publication; both are removed at the end.
     """
     from dblog.spark.options import read_options
 
@@ -73,7 +74,7 @@ def _read(log: LogStream) -> Iterator[Run]:
 
 
 def _lines(run: Run, shown: Callable[[int], str]) -> Iterator[str]:
-    """The events of a run in order, positions as `shown` writes them. Keys and images stay the exact JSON they are."""
+    """The events of a run as JSON lines, in order. `shown` formats positions. JSON of keys and rows is unchanged."""
     from dblog.work.rows import Enveloped, in_order
 
     for batch in in_order([list(run.changes)] if run.changes else [], Enveloped()):

@@ -1,4 +1,4 @@
-"""The pipeline that the flags of `dblog run` describe: the same `Config` that a file gives, with one sink."""
+"""Makes a `Config` with one sink from the flags of `dblog run`, like the `Config` of a pipeline's file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SINK_NAME = "output"
 """The name of the only sink. It does not depend on the format, so that another --format continues from the same
 checkpoint."""
 NOT_OF_THE_SOURCE = ("state", "pipeline", "spool", "slot", "columns", "before")
-"""Options of the Spark source that a `Config` holds elsewhere."""
+"""Options of the Spark source that have their own fields in `Config`."""
 
 
 class Format(StrEnum):
-    """What `--format` takes."""
+    """The values of `--format`."""
 
     parquet = "parquet"
     json = "json"
@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 SINK_TYPES = {Format.parquet: "parquet", Format.json: "ndjson", Format.console: "stdout", Format.noop: "noop"}
-"""The type of sink that a pipeline's file would name."""
+"""The type of sink for each format."""
 
 
 def config_of_flags(
@@ -83,7 +83,7 @@ def _folder(output: Format, into: Path | None, checkpoint: Path | None) -> Path:
     """Where the checkpoint is kept."""
     files = output in (Format.json, Format.parquet)
     if files != (into is not None):
-        need = "needs --into" if files else "has no use for --into"
+        need = "needs --into" if files else "does not use --into"
         hint = f"dblog run --format {'parquet --into DIR' if files else output}"
         raise ConfigError(f"--format {output} {need}", hint=hint)
     if checkpoint is None and into is None:
@@ -92,6 +92,6 @@ def _folder(output: Format, into: Path | None, checkpoint: Path | None) -> Path:
     if (folder / "offsets").exists():
         raise ConfigError(
             f"{str(folder)!r} is the checkpoint of a Spark query, not of dblog run",
-            hint="give another --into or --checkpoint; if the query is gone, drop its slot: dblog slots drop",
+            hint="use another --into or --checkpoint; if that query is not needed, drop its slot: dblog slots drop",
         )
     return folder

@@ -30,6 +30,6 @@ def forget(
     with closing(open_store(store)) as opened:
         pipeline = only_pipeline(opened, name)
         if pipeline.running:
-            raise StateError(f"pipeline {name!r} runs", hint="stop it first: it would make itself known again")
+            raise StateError(f"pipeline {name!r} runs", hint="stop it first: it would add itself to the store again")
         pipeline.forget()
     print_json({"forgotten": name}) if as_json else typer.echo(f"forgot pipeline {name}")

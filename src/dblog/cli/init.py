@@ -1,4 +1,4 @@
-"""`dblog init`: a pipeline's file, made from what the database has."""
+"""`dblog init`: write a pipeline's file for the tables of a database."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def init(
     into: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to this file; - prints it. Without it, <database>.toml."
+            "--output", "-o", metavar="FILE", help="Write to this file; - prints it. Default: <database>.toml."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the file of a pipeline for a database, with comments and without the password."""
+    """Write a pipeline's file for a database, with comments and without the password."""
     from dblog.pipelines.config import slug
     from dblog.pipelines.example import example
 
@@ -65,7 +65,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _look(url: str, name: str | None) -> tuple[Database, str]:
-    """What the database has, and a name for the pipeline."""
+    """Read the tables and problems of the database. Returns them and a name for the pipeline."""
     from dblog.pipelines.config import slug
     from dblog.pipelines.example import Database, Found, pattern
     from dblog.spark.options import read_options
@@ -100,7 +100,7 @@ def _problems(given: Mapping[str, str], watermark: str) -> Sequence[Problem]:
 
 
 def _without_secrets(masked: str) -> tuple[str, bool]:
-    """A masked URL without what is masked, and whether there was a password."""
+    """A masked URL without its masked parts, and whether it had a password."""
     return re.sub(r"[?&]\w+=\*\*\*", "", masked.replace(":***@", "@")), ":***@" in masked
 
 

@@ -1,5 +1,5 @@
-"""The log of `dblog run` on standard error: lines with time and level; on a terminal, also one line below them that is
-updated in place."""
+"""The log of `dblog run` on standard error: lines with time and level. On a terminal there is also one line below them
+that is updated in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 SUMMARY_SECONDS = 300.0
-"""How often, in seconds, a summary is logged."""
+"""How often a summary is logged, in seconds."""
 
 STYLES = {"INFO": "dim", "WARNING": "yellow", "ERROR": "bold red"}
 
@@ -30,11 +30,11 @@ class ConsoleLog:
         return self._live is not None
 
     def line(self) -> AbstractContextManager[Any]:
-        """While this lasts, the line in place is shown below the log."""
+        """Show the line in place below the log while the body runs."""
         return self._live or nullcontext()
 
     def show(self, text: str) -> None:
-        """Change the line in place. There is no spinner: drawing it would cost more than everything else here."""
+        """Change the line in place. It has no spinner: drawing one would cost more than all other output."""
         if self._live is not None and text != self._shown:
             self._shown = text
             self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)

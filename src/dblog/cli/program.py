@@ -1,7 +1,7 @@
 """The application `dblog`: the options that commands share, how errors are shown, and exit codes.
 
 A DBLogError is shown on standard error with its hint, without a traceback. Exit codes: 0 success, 1 failure, 2 wrong
-usage or configuration, 3 no such pipeline, dump, slot or schema, or a pipeline that must run does not, 130 interrupted.
+usage or configuration, 3 a pipeline, dump, slot or schema does not exist or a pipeline does not run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ StoreLocation = Annotated[
         "--state",
         envvar="DBLOG_STATE",
         metavar="LOCATION",
-        help="Use this state store: a file, or sqlite:///file. Without it, one in your home directory.",
+        help="Use this state store: a file, or sqlite:///file. Default: a file in your home directory.",
     ),
 ]
 PipelineName = Annotated[
@@ -122,10 +122,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 
 
 def _warn_of_password(context: typer.Context, parameter: typer.CallbackParam, url: str | None) -> str | None:
-    """Warn that other users can see a password that was typed. They cannot see one in the environment."""
+    """Warn about a password in an argument: other users can see it. They cannot see the environment."""
     source = context.get_parameter_source(parameter.name or "")
     if url and _PASSWORD.search(url) and source is not None and source.name == "COMMANDLINE":
-        text = "warning: others on this machine can see the password in --url, with ps: set DBLOG_URL instead"
+        text = "warning: other users can see the password in --url (with ps): set DBLOG_URL instead"
         typer.echo(text, err=True)
     return url
 
@@ -159,8 +159,8 @@ def pipeline_of(location: str | None, name: str | None) -> Iterator[Pipeline]:
 
 @contextmanager
 def private_files(private: bool = True) -> Iterator[None]:
-    """Make new files readable by the user only, in this process and in those that it starts: they hold keys and rows.
-    With False, the umask decides."""
+    """Make new files readable by the user only, in this process and its child processes, because they contain keys and
+    rows. With False, the umask decides."""
     before = os.umask(0o077)
     try:
         if not private:
@@ -171,11 +171,11 @@ def private_files(private: bool = True) -> Iterator[None]:
 
 
 def only_with_file(context: typer.Context, allowed: set[str]) -> None:
-    """Raise ConfigError if an option was typed that belongs into the pipeline's file."""
+    """Raise ConfigError if an option was given that belongs into the pipeline's file."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.name not in {*allowed, "file"} and given is not None and given.name == "COMMANDLINE":
-            raise ConfigError(f"{parameter.opts[0]} does not go with a file", hint="write it into the file")
+            raise ConfigError(f"{parameter.opts[0]} cannot be used with a file", hint="write it into the file")
 
 
 def output() -> Console:

@@ -1,5 +1,5 @@
-"""The progress of `dblog run` on standard error: a line for each change, a summary every few minutes, and on a terminal
-one line in place. With --json, each batch is a JSON line on standard output."""
+"""The progress of `dblog run` on standard error: a line when the state changes, a summary every few minutes, and on a
+terminal one line that is updated in place. With --json, each batch is a JSON line on standard output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dblog.state.pipeline import RUNNING
 
 @dataclass
 class Told:
-    """What the user has been told of a stream so far."""
+    """What was logged about a stream so far."""
 
     reached: Reached | None = None
     dumping: bool = False
@@ -39,7 +39,7 @@ class ProgressLog:
         self._summed = time.monotonic()
 
     def line(self) -> AbstractContextManager[Any]:
-        """While this lasts, a terminal shows the progress in one line below the log."""
+        """Show the progress in one line below the log while the body runs, if there is a terminal."""
         return self._log.line()
 
     def update(self) -> None:

@@ -1,4 +1,4 @@
-"""`dblog run`: a pipeline from a file, or from flags."""
+"""`dblog run`: run a pipeline from a file, or from flags."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(
     context: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="The pipeline's TOML file, which holds all settings.", show_default=False),
+        typer.Argument(metavar="FILE", help="Run the pipeline of this TOML file.", show_default=False),
     ] = None,
     url: UrlOrFile = None,
     tables: Annotated[
@@ -54,24 +54,22 @@ def run(
     ] = Format.parquet,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Keep checkpoint and spool in this folder; without it, in _checkpoint in --into."
-        ),
+        typer.Option(metavar="DIR", help="Keep checkpoint and spool in this folder. Default: _checkpoint in --into."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Deliver everything up to now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Deliver everything that is there now, then exit.")] = False,
     every: Annotated[
         float | None,
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Start a batch at this interval; without it, as soon as the last one has ended.",
+            help="Start a batch at this interval. Default: when the last batch has ended.",
         ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set an option of the Spark source. Repeatable.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--pipeline", metavar="NAME", help="Name the pipeline; without it, after its slot.")
+        str | None, typer.Option("--pipeline", metavar="NAME", help="Name the pipeline. Default: the slot's name.")
     ] = None,
     store: StoreLocation = None,
     http: Http = None,
@@ -79,11 +77,11 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's own output on standard error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the pipeline of a FILE; without one, the pipeline that the flags describe.
+    """Run the pipeline of a FILE or, without a FILE, the pipeline of the flags.
 
-    Ctrl-C or SIGTERM stops it after the current batch, a second Ctrl-C at once; started again it continues from its
-    checkpoint. Needs Java 17 or newer. Progress is logged to standard error; --json also prints each batch as a JSON
-    line on standard output.
+    Ctrl-C or SIGTERM stops it after the current batch; a second Ctrl-C stops it at once. The next start continues from
+    the checkpoint. Progress is logged to standard error; --json also prints each batch as a JSON line on standard
+    output. Needs Java 17 or newer.
     """
     from dblog.cli.runner import run_pipeline
 
@@ -111,9 +109,9 @@ def _from_flags(
     once: bool,
 ) -> Config:
     if given["url"] is None:
-        raise ConfigError("there is neither a file nor --url", hint="dblog run shop.toml; dblog init writes one")
+        raise ConfigError("no database is named", hint="give a file (dblog init writes one), or --url")
     if once and every is not None:
-        raise ConfigError("--once and --every exclude each other", hint="leave out one")
+        raise ConfigError("--once and --every cannot be used together", hint="leave out one of the two")
     options = {**given, **pairs(list(option), "an option")}
     read = {name: value for name, value in options.items() if value is not None}
     return config_of_flags(read, output, into, checkpoint, every)

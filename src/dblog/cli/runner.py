@@ -25,17 +25,15 @@ from dblog.spark.local import quiet
 from dblog.state import open_store
 
 POLL_SECONDS = 0.5
-"""How often the progress is updated, in seconds. An idle stream asks Spark nothing."""
+"""How often the progress is updated, in seconds. For an idle stream this does not query Spark."""
 END_SECONDS = 10.0
 """How long a stream may take to end after its query has ended, in seconds."""
 
 
 def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) -> None:
-    """Run the pipeline until a signal stops it, all streams have failed or, with `once`, all is delivered."""
+    """Run the pipeline until a signal stops it, all streams have failed or, with `once`, everything is delivered."""
     if as_json and any(sink.kind == "stdout" for sink in config.sinks):
-        raise ConfigError(
-            "--json and a sink that writes to standard output would mix on standard output", hint="leave out one"
-        )
+        raise ConfigError("both --json and a sink would write to standard output", hint="leave out one of the two")
     store = None if config.state == "off" else config.state
     served = api(config.http, store, config.token) if config.http is not None else nullcontext()
     with ExitStack() as stack:
@@ -74,8 +72,9 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
 
 
 def _check(config: Config, streams: Sequence[Stream], log: ConsoleLog) -> None:
-    """Make all checks before Spark starts, which takes seconds. A stream that cannot run gets its error; an error that
-    concerns all streams is raised. A source or a sink that does not answer is no error: its stream waits for it."""
+    """Make all checks before Spark starts, because the start takes seconds. A stream that cannot run gets its error; an
+    error that concerns all streams is raised. A source or a sink that cannot be reached is not an error: its stream
+    waits for it."""
     for error in check_surroundings(config, config.token).values():
         if error is not None:
             raise error
@@ -84,14 +83,14 @@ def _check(config: Config, streams: Sequence[Stream], log: ConsoleLog) -> None:
     except DBLogError as error:
         if not error.retryable:
             raise
-        log.warning(f"the source is away: {error.message}")
+        log.warning(f"the source cannot be reached: {error.message}")
         found = {stream.sink_name: StreamFindings(sink=stream.check()) for stream in streams}
     for stream in streams:
         sink = found[stream.sink_name].sink
         if isinstance(sink, ConfigError):
             raise ConfigError(f"sink {stream.sink_name}: {sink.message}", hint=sink.hint)
         if isinstance(sink, SinkUnreachable):
-            log.warning(f"{stream.sink_name}: the sink is away: {sink.message}")
+            log.warning(f"{stream.sink_name}: the sink cannot be reached: {sink.message}")
         stream.error = found[stream.sink_name].error()
     if config.state != "off":
         open_store(config.state).close()  # some errors show only when it is opened
@@ -109,7 +108,7 @@ def _wait(streams: Sequence[Stream], stop: Stop, progress: ProgressLog) -> None:
 
 def _end(streams: Sequence[Stream], stop: Stop, log: ConsoleLog) -> None:
     if stop.number is not None and not all(s.ended for s in streams):
-        log.info(f"stopping when the batches are written, in {DRAIN_SECONDS:.0f} s at most; Ctrl-C ends it at once")
+        log.info(f"stopping after the current batches, in {DRAIN_SECONDS:.0f} s at most; Ctrl-C stops at once")
     deadline = time.monotonic() + DRAIN_SECONDS
     for stream in streams:
         stream.take_no_more()

@@ -1,4 +1,4 @@
-"""`dblog schemas`: the table schemas that events were captured with, and what changed between them."""
+"""`dblog schemas`: the table schemas with which events were captured, and their differences."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def schemas(
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the table schemas that events were captured with; `_schema` of an event is the version of one."""
+    """List the table schemas with which events were captured. The column `_schema` of an event has the version."""
     if table is not None and diff is not None:
-        raise ConfigError("a table and --diff exclude each other", hint="leave out one")
+        raise ConfigError("a table and --diff cannot be used together", hint="leave out one of the two")
     with pipeline_of(store, name) as pipeline:
         known = dict(sorted(pipeline.schemas().items(), key=lambda s: (s[1]["table"], s[1].get("seen_at") or 0.0)))
     if diff is not None:
@@ -66,10 +66,10 @@ def schemas(
 
 
 def _version(known: Mapping[str, Stored], given: str) -> str:
-    """The version that has this name, or begins with it."""
+    """The version with this name, or the only one that starts with it."""
     found = [version for version in known if version.startswith(given)]
     if len(found) != 1:
-        what = "there is no schema" if not found else "there are several schemas"
+        what = "there is no schema version" if not found else "there are several schema versions"
         raise NotFound(f"{what} {given!r}", hint="dblog schemas lists them")
     return found[0]
 
@@ -85,7 +85,7 @@ def _show_difference(old: str, new: str, known: Mapping[str, Stored], *, as_json
 def _show_history(table: str, mine: Mapping[str, Stored], known: Mapping[str, Stored], *, as_json: bool) -> None:
     if not mine:
         tables = ", ".join(dict.fromkeys(s["table"] for s in known.values()))
-        raise NotFound(f"no schema of {table!r} is known", hint=f"there are schemas of {tables}" if tables else None)
+        raise NotFound(f"there is no schema of {table!r}", hint=f"there are schemas of {tables}" if tables else None)
     versions = list(mine)
     changes = {versions[0]: ["first seen"]}
     changes |= {new: _differences(mine[old], mine[new]) for old, new in pairwise(versions)}

@@ -1,4 +1,4 @@
-"""`dblog serve`: the HTTP API in a process of its own; `dblog run --http` serves it beside a pipeline."""
+"""`dblog serve`: the HTTP API in its own process. (`dblog run --http` serves it in the process of a pipeline.)"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def serve(
 
 
 def token_of(variable: str | None) -> str | None:
-    """The value of the environment variable that holds the token. Raises ConfigError if it is not set."""
+    """The token in this environment variable. Raises ConfigError if the variable is not set."""
     if variable is None:
         return None
     token = os.environ.get(variable)

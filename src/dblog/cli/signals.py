@@ -14,7 +14,7 @@ from dblog.errors import ConfigError
 
 
 class Stop:
-    """The signal that asked the program to stop, if any. A second Ctrl-C ends the program at once."""
+    """The signal that stops the program, if one has come. A second Ctrl-C ends the program at once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -37,7 +37,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Until `Stop.listen` is called, either signal ends the program by an exception."""
+    """Handle Ctrl-C and SIGTERM while the body runs. Until `Stop.listen` is called, both end it by an exception."""
 
     def end(number: int, _: object) -> None:
         sys.exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -54,7 +54,7 @@ def stopping() -> Iterator[Stop]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends the body by an exception, so that it cleans up."""
+    """Let SIGTERM end the body by an exception, so that the body cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""`dblog slots`: what keeps log on the database's server, and how to end it."""
+"""`dblog slots`: list and drop the replication slots of a database, which keep log on the server."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def list_without_asking(
     location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the replication slots of a database, or drop one of DBLog's."""
+    """List the replication slots of a database, or drop a slot of DBLog."""
     if ctx.invoked_subcommand is not None:
         return
     if url is None:
-        raise ConfigError("the database is not named", hint="add --url, or set DBLOG_URL")
+        raise ConfigError("no database is named", hint="add --url, or set DBLOG_URL")
     list_slots(url, location, as_json)
 
 
@@ -82,30 +82,30 @@ def drop(
     url: Url,
     publication: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Drop this publication with it; without it, the one with the slot's name."),
+        typer.Option(metavar="NAME", help="Also drop this publication. Default: the one with the slot's name."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     location: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a replication slot of DBLog's that no process reads, and its publication.
+    """Drop a replication slot of DBLog that no process reads, and its publication.
 
-    The stream that used it cannot go on from its checkpoint any more: it must dump the tables again.
+    The stream that used the slot cannot continue from its checkpoint any more: it must dump the tables again.
     """
     with _slots(url) as there:
         owners = _owners(location)
         if not is_ours(name, owners):
             raise SourceError(
-                f"replication slot {name!r} is not one of dblog's, as far as its name and the state store tell",
+                f"replication slot {name!r} does not belong to dblog, by its name and the state store",
                 hint=f"if you are sure: {there.drop_sql(name)}",
             )
         if name in owners and owners[name].running:
             raise SourceError(
-                f"replication slot {name!r} is that of pipeline {owners[name].name!r}, which runs",
+                f"replication slot {name!r} belongs to pipeline {owners[name].name!r}, which runs",
                 hint="stop the pipeline first",
             )
         if not yes:
-            _confirm(f"drop replication slot {name!r} of database {there.database!r} for good?")
+            _confirm(f"drop replication slot {name!r} of database {there.database!r}?")
         published = there.drop(name, publication or name)
     if as_json:
         print_json({"dropped": name, "publication": (publication or name) if published else None})
@@ -122,7 +122,7 @@ def _slots(url: str) -> AbstractContextManager[Slots]:
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise ConfigError("there is nobody to ask", hint="say --yes to drop the slot without a question")
+        raise ConfigError("there is no terminal to confirm on", hint="add --yes to drop the slot without a question")
     if not typer.confirm(question, err=True):
         raise typer.Exit(FAILED)
 
@@ -134,7 +134,7 @@ def is_ours(name: str, owners: dict[str, str] | dict[str, Pipeline]) -> bool:
 
 
 def _owners(location: str | None) -> dict[str, Pipeline]:
-    """The pipelines that the state store knows, by their slots."""
+    """The pipelines in the state store, by their slots."""
     from dblog.state import open_store
     from dblog.state.pipeline import Pipeline, pipelines
 

@@ -40,13 +40,13 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
 
 
 def _umask() -> int:
-    """The umask of this process, which can only be read by setting another."""
+    """The umask of this process. The system only returns it when another one is set."""
     found = os.umask(0o077)
     os.umask(found)
     return found
 
 
 def own_console(stack: ExitStack) -> Console:
-    """A console on the present standard error, which stays when standard error is redirected later."""
+    """A console on the present standard error. It keeps working when standard error is redirected later."""
     file = stack.enter_context(os.fdopen(os.dup(2), "w", encoding="utf-8"))
     return Console(file=file, markup=False, highlight=False, emoji=False)

@@ -84,7 +84,7 @@ def _state(now: dict[str, Any]) -> str:
 
 
 def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """The lines of the page, for the facts that the pipeline has written so far."""
+    """The lines of the page, from the status that the pipeline has written so far."""
     from dblog.sources.family import shown_position
     from dblog.state.pipeline import ALIVE
 
@@ -132,14 +132,14 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 def _slot(health: dict[str, Any]) -> Text:
     sound = health.get("active") and health.get("wal_status") in ("reserved", "extended")
     safe = health.get("safe_bytes")
-    left = "" if safe is None else f", {size(safe)} until the server removes log that is needed"
+    left = "" if safe is None else f", {size(safe)} until the server removes log that the slot needs"
     active = "active" if health.get("active") else "not active"
     kept = size(health.get("retained_bytes"))
     return Text(f"{active}, {health.get('wal_status', '?')}, {kept} of log kept{left}", "" if sound else "yellow")
 
 
 def _reader(now: dict[str, Any]) -> str:
-    """What the database knows the stream by."""
+    """The name of the stream in the database: its slot or its server id."""
     for name, word in (("slot", "slot"), ("server_id", "server id")):
         if name in now:
             return f", {word} {now[name]}"

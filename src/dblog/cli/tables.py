@@ -1,4 +1,4 @@
-"""`dblog tables`: the captured tables, as the pipeline or the database describes them."""
+"""`dblog tables`: show the captured tables, from the pipeline's status or from the database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dblog.errors import ConfigError
 )
 def tables(
     context: typer.Context,
-    url: Annotated[str | None, url_option("Ask this database instead of the pipeline; needs --tables.")] = None,
+    url: Annotated[str | None, url_option("Read from this database instead of the pipeline; needs --tables.")] = None,
     patterns: Annotated[
         str | None,
         typer.Option("--tables", metavar="PATTERNS", help="With --url, show the tables that match, like 'public.*'."),
@@ -46,9 +46,9 @@ def tables(
     """Show the captured tables with their keys, columns and estimated rows."""
     typed = context.get_parameter_source("url")
     if patterns is None and typed is not None and typed.name != "COMMANDLINE":
-        url = None  # in the environment for other commands
+        url = None  # DBLOG_URL is set for other commands
     if (url is None) != (patterns is None):
-        raise ConfigError("--url and --tables go together", hint="without both, the pipeline's tables are shown")
+        raise ConfigError("--url and --tables need each other", hint="leave out both to show the pipeline's tables")
     if url is not None and patterns is not None:
         found = _from_database(url, patterns)
     else:
@@ -56,7 +56,7 @@ def tables(
             status = pipeline.status()
         found = status.get("tables", {})
         if not found:
-            notes().print(f"pipeline {pipeline.name!r} has not said yet what it captures ({status['state']})")
+            notes().print(f"pipeline {pipeline.name!r} has not written its tables yet ({status['state']})")
     if as_json:
         print_json(found)
     else:

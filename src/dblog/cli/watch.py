@@ -74,7 +74,7 @@ def watch(
     name: PipelineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what the algorithm does as it happens: watermarks, chunks, dropped rows, commits."""
+    """Print the events of the algorithm as they happen: watermarks, chunks, dropped rows, commits."""
     kinds = set(kind or LINES)
     if unknown := sorted(kinds - set(LINES)):
         raise ConfigError(f"there are no events of kind {unknown[0]!r}", hint="the kinds are " + ", ".join(LINES))
@@ -87,7 +87,7 @@ def watch(
             return
         if not pipeline.running:
             state = pipeline.status()["state"]
-            notes().print(f"pipeline {pipeline.name!r} does not run ({state}): nothing happens until it does")
+            notes().print(f"pipeline {pipeline.name!r} does not run ({state}): there are no new events until it runs")
         after = entries[-1][0] if entries else 0
         while True:
             if not (entries := pipeline.events(after)):
@@ -117,7 +117,7 @@ def _show(events: list[Value], source: str | None, as_json: bool) -> None:
 
 
 def told(event: Value, source: str | None = None) -> str:
-    """An event of the database `source` as a sentence; if its kind is not declared here, its fields as JSON."""
+    """An event of the database `source` as a sentence. If its kind is not in `LINES`, its fields as JSON."""
     kind = event.get("kind")
     if kind not in LINES:
         return json.dumps({name: value for name, value in event.items() if name not in ("at", "kind")})

@@ -1,1 +1,1 @@
-"""The control plane over HTTP: what people and programs ask of pipelines, and what those say. It moves no data."""
+"""The control plane over HTTP: request and control dumps, change settings, read the state of pipelines."""

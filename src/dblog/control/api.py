@@ -1,4 +1,4 @@
-"""The HTTP API: every route, over `state.pipeline` and nothing else."""
+"""The routes of the HTTP API. They use only the state store (`state.pipeline`)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Stores:
 def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> FastAPI:
     """The API over a state store. If there is a token, all routes except the health probes need it."""
     if token is not None and not token.strip():
-        raise ConfigError("the token is empty", hint="set one, or none at all to serve this machine only")
+        raise ConfigError("the token is empty", hint="set a token, or leave it out to serve this machine only")
     app = FastAPI(
         title="DBLog control plane",
         version="1",
@@ -116,7 +116,8 @@ def _health(stores: Stores) -> APIRouter:
     @router.get("", responses=answers)
     @router.get("/ready", responses=answers)
     def ready(choice: Chosen, response: Response) -> Health:
-        """The store answers and the pipeline, or every one, runs; or waits and restarts, but not for long."""
+        """Whether the store answers and the pipeline (or every pipeline) runs, or has waited for less than
+        `unready_after` seconds."""
         try:
             with stores.open() as store:
                 names = pipelines(store) if choice.pipeline is None else [choice.pipeline]
@@ -146,7 +147,7 @@ def _overview(stores: Stores) -> APIRouter:
 
     @router.get(PREFIX + "/pipelines")
     def list_pipelines() -> Pipelines:
-        """All pipelines that the store knows, and their states."""
+        """All pipelines in the store, and their states."""
         with stores.open() as store:
             states = {name: str(Pipeline(store, name).status()["state"]) for name in pipelines(store)}
         return Pipelines(pipelines=[PipelineState(name=name, state=state) for name, state in states.items()])
@@ -171,7 +172,7 @@ def _pipeline(stores: Stores) -> APIRouter:
 
     @router.get("/schemas")
     def schemas(choice: Chosen) -> Schemas:
-        """All table schemas that events were captured with."""
+        """All table schemas with which events were captured."""
         with stores.pipeline(choice) as pipeline:
             return Schemas.model_validate({"pipeline": pipeline.name, "schemas": pipeline.schemas()})
 
@@ -183,7 +184,7 @@ def _pipeline(stores: Stores) -> APIRouter:
 
     @router.patch("/settings", responses=_problems(400, 413))
     def change_settings(change: Change, choice: Chosen) -> Settings:
-        """Change some settings of the throttle, for a running pipeline too."""
+        """Change some settings of the throttle. A running pipeline uses them at once."""
         with stores.pipeline(choice) as pipeline:
             return Settings.of(pipeline.change(change.model_dump(exclude_unset=True)))
 
@@ -208,7 +209,7 @@ def _dumps(stores: Stores) -> APIRouter:
 
     @router.get("")
     def list_dumps(choice: Chosen) -> Dumps:
-        """All dumps, the oldest first; without the keys that were requested."""
+        """All dumps, the oldest first, without the requested keys."""
         with stores.pipeline(choice) as pipeline:
             dumps = [DumpState.of(dump) for dump in pipeline.dumps()]
         return Dumps(dumps=[dump.model_copy(update={"keys": None}) for dump in dumps])
@@ -224,7 +225,7 @@ def _dumps(stores: Stores) -> APIRouter:
 
     @router.get("/{dump_id}")
     def show_dump(dump_id: str, choice: Chosen) -> DumpState:
-        """One dump, by its id or the number it begins with."""
+        """One dump, by its id or by the number at the start of its id."""
         with stores.pipeline(choice) as pipeline:
             return DumpState.of(pipeline.dump(dump_id))
 
@@ -264,7 +265,7 @@ def _events(stores: Stores, hub: Hub) -> APIRouter:
         following: Annotated[Following, Query()],
         last_event_id: Annotated[Number | SkipJsonSchema[None], Header()] = None,
     ) -> EventStream:
-        """What the algorithm does, as server-sent events. `Last-Event-ID` continues after that entry."""
+        """The events of the algorithm, as server-sent events. With `Last-Event-ID` they continue after that entry."""
 
         def chosen() -> str:
             with stores.pipeline(following) as pipeline:
@@ -278,7 +279,7 @@ def _events(stores: Stores, hub: Hub) -> APIRouter:
 
 
 def _problems(*statuses: int) -> Answers:
-    # By reference: a model would be described with the content type of what the route gives when all is well.
+    # A reference, not a model: FastAPI would describe a model with the content type of the route's normal answer.
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
@@ -304,23 +305,23 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         wrong = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
-        return problem(422, "; ".join(wrong[:5]), "/openapi.json says what is accepted")
+        return problem(422, "; ".join(wrong[:5]), "/openapi.json describes what is accepted")
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405 and (methods := _methods(app, request.url.path)):
             headers["allow"] = ", ".join(methods)
-        hint = HINTS.get(error.status_code, "/openapi.json says what is accepted")
+        hint = HINTS.get(error.status_code, "/openapi.json describes what is accepted")
         return problem(error.status_code, str(error.detail), hint, headers)
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> JSONResponse:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(500, "internal error", "the log of the server has the cause")
+        return problem(500, "internal error", "the server's log shows the cause")
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
-    """What may be done at a path. By itself a router names the methods of the first route there alone."""
+    """The methods of a path. FastAPI itself would name only those of the first route of the path."""
     found = [routes for template, routes in app.openapi()["paths"].items() if compile_path(template)[0].match(path)]
     return [method.upper() for routes in found for method in routes]

@@ -1,9 +1,9 @@
 """The events of a pipeline as server-sent events.
 
-A subscriber first reads the entries it has missed from the store, at its own pace. When it has caught up it joins the
-pipeline's feed: one task that reads the store for all subscribers. Entries that a subscriber has not taken yet wait in
-its queue. If the queue is full the subscriber is dropped, so that a slow one delays no other; it may reconnect with the
-number of the last entry it has seen, and misses nothing that the store still keeps.
+A subscriber first reads the entries that it has missed from the store, at its own speed. Then it joins the pipeline's
+feed: one task that reads the store for all subscribers. Entries that a subscriber has not taken yet wait in its queue.
+If the queue is full, the subscriber is dropped, so that it does not delay the others. It can connect again with the
+number of the last entry it has seen. It then gets all later entries that the store still has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Busy(DBLogError):
-    """The greatest number of subscribers is reached."""
+    """There are already `MOST_SUBSCRIBERS` subscribers."""
 
     retryable = True
 
@@ -111,7 +111,7 @@ class Hub:
         self._feeds: dict[str, Feed] = {}
 
     def close(self) -> None:
-        """End all streams, and from now on every stream as soon as it has caught up."""
+        """End all streams. Streams that are still catching up, or begin later, end when they have caught up."""
         self.closed = True
         for feed in self._feeds.values():
             feed.end()
@@ -127,7 +127,7 @@ class Hub:
 
     async def follow(self, name: str, position: int, kinds: Collection[str]) -> AsyncGenerator[bytes]:
         """The chunks of a stream, until its subscriber is dropped or the hub closes."""
-        # The id lets a client that loses the connection early continue from here.
+        # With this id a client can continue from here if it loses the connection before the first entry.
         yield b": connected\nid: %d\n\n" % position
         while True:
             feed = self._feeds.get(name)

@@ -19,7 +19,7 @@ OPEN = ("/health", "/health/live", "/health/ready")
 
 def problem(status: int, error: str, hint: str | None = None, headers: dict[str, str] | None = None) -> JSONResponse:
     """An answer with an error and a hint."""
-    # A request may hold half a surrogate pair, which cannot be encoded.
+    # A request may contain half a surrogate pair, which cannot be encoded.
     error = error.encode(errors="backslashreplace").decode()
     return JSONResponse({"error": error, "hint": hint}, status, headers)
 
@@ -33,8 +33,8 @@ def is_loopback(host: str) -> bool:
 
 
 class Gate:
-    """Lets a request pass that has the token. If there is no token, its host and origin must be this machine: a web
-    page of another site that makes the browser send requests has another host or origin."""
+    """Refuses a request without the token. If no token is set, the host and origin of a request must be this machine.
+    So a web page of another site cannot use the API through the user's browser."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self.app = app
@@ -54,8 +54,8 @@ class Gate:
             return None
         return problem(
             401,
-            "this needs the token",
-            "send it in the header Authorization: Bearer <token>",
+            "the request has no valid token",
+            "send the token in the header Authorization: Bearer <token>",
             {"www-authenticate": 'Bearer realm="dblog"'},
         )
 
@@ -68,7 +68,7 @@ class Gate:
                 return None
         except ValueError:
             pass
-        return problem(403, "without a token only this machine itself may ask", "serve with a token")
+        return problem(403, "without a token, only this machine may send requests", "serve with a token")
 
 
 class Limit:

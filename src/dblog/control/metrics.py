@@ -90,9 +90,9 @@ def _by_state(seen: Seen) -> Iterator[Sample]:
 METRICS = (
     Metric("dblog_up", "gauge", "1 while the pipeline runs, waits for its sink or restarts, else 0", _up),
     Metric("dblog_state", "gauge", "1 for the pipeline's present `state`, else 0", _state),
-    Metric("dblog_waiting_seconds", "gauge", "time since it waits for its sink or restarts; 0: it does not", _waiting),
+    Metric("dblog_waiting_seconds", "gauge", "how long it has waited for its sink or restarted; else 0", _waiting),
     Metric("dblog_restarts_total", "counter", "restarts of a query that had failed", _status("restarts")),
-    Metric("dblog_status_age_seconds", "gauge", "time since the pipeline last said anything of itself", _age),
+    Metric("dblog_status_age_seconds", "gauge", "time since the pipeline last wrote its status", _age),
     Metric("dblog_lag_bytes", "gauge", "log of the database that is not delivered yet", _status("lag_bytes")),
     Metric(
         "dblog_lag_seconds", "gauge", "age of the oldest commit that is not delivered; 0: none", _status("lag_seconds")
@@ -100,14 +100,12 @@ METRICS = (
     Metric(
         "dblog_capture_lag_seconds",
         "gauge",
-        "from commit to capture, as last seen",
+        "time from commit to capture of the last captured transaction",
         _status("capture_lag_seconds"),
     ),
     Metric("dblog_events_total", "counter", "log events delivered", _status("events")),
     Metric("dblog_dump_rows_total", "counter", "rows of dumps delivered", _status("rows")),
-    Metric(
-        "dblog_dropped_rows_total", "counter", "rows of dumps dropped because the log has newer", _status("dropped")
-    ),
+    Metric("dblog_dropped_rows_total", "counter", "dump rows dropped: the log has newer changes", _status("dropped")),
     Metric("dblog_windows_total", "counter", "windows between two watermarks", _status("windows")),
     Metric("dblog_selects_total", "counter", "selects of chunks", _status("selects")),
     Metric("dblog_select_seconds_total", "counter", "time spent in selects of chunks", _status("select_seconds")),

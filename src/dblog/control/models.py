@@ -1,4 +1,4 @@
-"""What the HTTP API takes and gives. OpenAPI is made from these, so they say exactly what is accepted."""
+"""The models of the HTTP API's requests and answers. OpenAPI is made from them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ABOUT = {s.name: f"{s.about}; {s.takes}" for s in SETTINGS}
 BOUNDS = {s.name: s.kind.bounds for s in SETTINGS if s.kind.bounds is not None}
 
 Number = Annotated[int, Field(ge=0, le=2**63 - 1)]
-"""Of an entry in a log of events."""
+"""The number of an entry in a log of events."""
 
-# Table patterns as `core.names` reads them: what is described as valid is accepted. It alone decides, and says why not.
+# Regular expressions for OpenAPI: `core.names` accepts every text that they match. Only `core.names` checks requests.
 _SPACE = r"[ \t\r\n]*"
 _QUOTED = r'"(?:[^"]|"")*"'
 _ODD = r'\s\x00-\x20\x7f-\xa0".,!'
@@ -42,28 +42,28 @@ TABLE = rf"^{_SPACE}{_PLAIN}(?:{_SPACE}\.{_SPACE}{_PLAIN})?{_SPACE}$"
 VISIBLE = r"[^\s\x00-\x20\x7f-\xa0]"
 
 
-# -- questions -----------------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------------------
 
 
 class Choice(BaseModel):
-    """Which pipeline."""
+    """The choice of a pipeline."""
 
     model_config = ConfigDict(extra="forbid")
 
     pipeline: Annotated[str, Field(min_length=1)] | SkipJsonSchema[None] = Field(
-        None, description="its name; may be left out when the store knows only one"
+        None, description="the pipeline's name; not needed if the store has only one pipeline"
     )
 
 
 class Following(Choice):
-    """Which events."""
+    """The choice of events."""
 
-    after: Number | SkipJsonSchema[None] = Field(None, description="only entries after this number; 0 for all kept")
+    after: Number | SkipJsonSchema[None] = Field(None, description="only entries after this number; 0: all entries")
     kind: list[EventKind] = Field([], description="only these kinds; may be repeated")
 
 
 def _text(value: str) -> str:
-    """Refuse half a surrogate pair, which JSON may hold and no text can."""
+    """Refuse half a surrogate pair: JSON may contain it, but it is not valid text."""
     value.encode()
     return value
 
@@ -73,7 +73,7 @@ Scalar = Text | StrictInt | StrictBool | Annotated[FiniteFloat, Field(strict=Tru
 
 
 def _alternatives(schema: JsonDict) -> None:
-    """Describe which fields go together."""
+    """Describe which fields can be used together."""
     fields = cast(dict[str, JsonDict], schema.pop("properties"))
     no_keys: JsonDict = {"type": "array", "items": {}, "maxItems": 0}
     one: JsonDict = {"type": "string", "maxLength": MOST_TEXT, "pattern": TABLE}
@@ -111,7 +111,7 @@ class NewDump(BaseModel):
     )
     keys: list[Scalar | Annotated[list[Scalar], Field(min_length=1)]] = Field(
         [],
-        description="keys of the table; a composite key is a list, and all have the same length",
+        description="keys of the table; a composite key is a list; all keys have the same number of values",
         json_schema_extra={"maxItems": MOST_KEYS},
     )
     where: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | None = Field(
@@ -123,7 +123,7 @@ Default = Literal["auto", "none"] | None
 
 
 def _whole(value: Any) -> Any:
-    """JSON does not tell 5.0 from 5."""
+    """Turn a float without a fraction into an integer: in JSON, 5.0 and 5 are the same number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -143,7 +143,7 @@ class Change(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _explain(cls, given: Any) -> Any:
-        """Let `read_settings` explain a wrong value, in its own words; the model checks the types of JSON only."""
+        """Let `read_settings` check the values and raise its own errors. The model only checks the JSON types."""
         if isinstance(given, dict):
             read_settings(given)
         return given
@@ -199,8 +199,8 @@ class Health(BaseModel):
     live: Literal[True] = True
     ready: bool
     store: bool = Field(description="whether the state store answers")
-    pipelines: dict[str, str] = Field(description="the state of each")
-    waiting: dict[str, Waiting] = Field(description="those that wait for their sink or restart")
+    pipelines: dict[str, str] = Field(description="the state of each pipeline")
+    waiting: dict[str, Waiting] = Field(description="pipelines that wait for their sink or restart")
 
 
 class PipelineState(BaseModel):
@@ -215,7 +215,7 @@ class Pipelines(BaseModel):
 class Table(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    version: str | None = Field(None, description="of its schema")
+    version: str | None = Field(None, description="the version of its schema")
     key: list[str] = []
     columns: list[list[str]] = Field([], description="names and types")
     rows: int | None = Field(None, description="an estimate")
@@ -228,7 +228,7 @@ class Tables(BaseModel):
 
 class Schemas(BaseModel):
     pipeline: str
-    schemas: dict[str, dict[str, Any]] = Field(description="by their versions")
+    schemas: dict[str, dict[str, Any]] = Field(description="the schemas by version")
 
 
 class SlotHealth(BaseModel):
@@ -277,12 +277,12 @@ class Status(BaseModel):
     spool_bytes: int | None = None
     slot_health: SlotHealth | None = None
     waiting: str | None = Field(None, description="what the start waits for, or why no round of a dump opens now")
-    left_out: dict[str, str] = Field({}, description="tables that the patterns name and that are not followed, and why")
-    joining: list[str] = Field([], description="tables that are followed and dumped as soon as open transactions end")
+    left_out: dict[str, str] = Field({}, description="tables that match the patterns but are not followed, and why")
+    joining: list[str] = Field([], description="tables that are followed and dumped when open transactions have ended")
 
 
 class TableDump(BaseModel):
-    """How far the dump of one table is."""
+    """The progress of the dump of one table."""
 
     state: State
     read: int
@@ -290,7 +290,7 @@ class TableDump(BaseModel):
     dropped: int
     total: int | None = None
     reason: str | None = None
-    missing: list[list[str]] = Field([], description="requested keys that no row has; at most a hundred are named")
+    missing: list[list[str]] = Field([], description="requested keys that no row has, at most a hundred of them")
     missed: int = Field(0, description="how many keys no row has")
 
 
@@ -302,7 +302,7 @@ class DumpState(BaseModel):
     state: State
     reason: str | None = None
     tables: str | None = None
-    keys: list[list[str]] | None = Field(None, description="left out of lists of dumps")
+    keys: list[list[str]] | None = Field(None, description="the requested keys; not in lists of dumps")
     where: str | None = None
     read: int
     emitted: int
@@ -324,7 +324,7 @@ class Dumps(BaseModel):
 
 
 class Settings(BaseModel):
-    """The throttle as it is. null stands for the automatic or unlimited default."""
+    """The present throttle. null means the automatic or unlimited default."""
 
     paused: bool = Field(description=ABOUT["paused"])
     chunk_rows: int | None = Field(description=ABOUT["chunk_rows"])

@@ -1,4 +1,4 @@
-"""The page `/docs`: every route with its parameters and the fields of its body, from the API's own description.
+"""The page `/docs`: every route with its parameters and the fields of its body, made from the API's OpenAPI document.
 
 It is plain HTML without a script: a page that loads scripts from another host gives that host access to the API.
 """

@@ -18,7 +18,7 @@ from dblog.errors import ConfigError
 from dblog.state import open_store
 
 STOP_SECONDS = 5
-"""How long, in seconds, requests may still take when the server stops."""
+"""How long open requests may still take when the server stops, in seconds."""
 
 
 class _Server(uvicorn.Server):
@@ -42,7 +42,7 @@ def serve(address: str, location: str | None = None, token: str | None = None) -
 
 @contextmanager
 def serving(address: str, location: str | None = None, token: str | None = None) -> Iterator[str]:
-    """Serve in a thread, and give the URL. Port 0 takes any free port."""
+    """Serve in a thread while the body runs; gives the URL. Port 0 means any free port."""
     server, bound = _prepare(address, location, token)
     with bound:
         host, port = bound.getsockname()[:2]
@@ -77,7 +77,7 @@ def _listening(address: str, token: str | None) -> socket.socket:
     host, port = parse_address(address)
     if token is None and not is_loopback(host):
         raise ConfigError(
-            f"{host!r} can be reached from other machines, and there is no token",
+            f"{host!r} can be reached from other machines, but no token is set",
             hint="set a token, or serve at 127.0.0.1",
         )
     return _bind(host, port)
@@ -96,5 +96,5 @@ def _bind(host: str, port: int) -> socket.socket:
         return socket.create_server(where[:2], family=family)
     except OSError as error:
         raise ConfigError(
-            f"cannot serve at {host}:{port}: {error.strerror or error}", hint="is another server there?"
+            f"cannot serve at {host}:{port}: {error.strerror or error}", hint="check whether another server uses it"
         ) from error

@@ -1,4 +1,4 @@
-"""The array types that positions, masks and raw bytes travel in."""
+"""The array types of positions, masks and raw bytes."""
 
 from __future__ import annotations
 

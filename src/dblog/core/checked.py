@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def to_data(value: Any) -> Any:
-    """A value of dataclasses and tuples as data that JSON has. Fields that have their default are left out."""
+    """Turn a value of dataclasses and tuples into JSON data. Fields that have their default are left out."""
     if is_dataclass(value):
         given = ((f, getattr(value, f.name)) for f in fields(value))
         return {f.name: to_data(v) for f, v in given if f.default is MISSING or v != f.default}
@@ -21,7 +21,7 @@ def to_data(value: Any) -> Any:
 
 
 def from_data(kind: type[_T], data: Any) -> _T:
-    """The value of a kind that `to_data` has made this data of. Raises ValueError when it cannot be one."""
+    """Turn JSON data of `to_data` back into a value of this kind. Raises ValueError if the data does not fit."""
     value: _T = _value(kind, data)
     return value
 
@@ -44,7 +44,7 @@ def _tuple(kinds: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
     if kinds[-1] is Ellipsis:
         return tuple(_value(kinds[0], item) for item in data)
     if len(data) != len(kinds):
-        raise ValueError(f"{data!r} has not {len(kinds)} items")
+        raise ValueError(f"{data!r} does not have {len(kinds)} items")
     return tuple(_value(kind, item) for kind, item in zip(kinds, data, strict=True))
 
 

@@ -85,7 +85,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Orders:
-    """What people want of the dumps, as known when a batch is planned."""
+    """What users want from the dumps, as known when a batch is planned."""
 
     wanted: tuple[TableName, ...] = ()
     """Tables that need an initial dump if they have not had one."""
@@ -321,7 +321,7 @@ def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:
     if cursor.key not in (None, key):
         if cursor.dump != REPAIR and any(e.keys for e in cursor.again):
             raise TableUnreadable(
-                f"table {cursor.table} has another primary key now ({key}) than when it was asked for"
+                f"the primary key of table {cursor.table} has changed since the dump was requested: it is {key} now"
             )
         cursor = replace(cursor, after=None, upto=None, again=())
     cursor = replace(cursor, key=key)

@@ -1,7 +1,7 @@
 """What an event is made of: operations, metadata columns, and their order.
 
 A *change batch* is an Arrow record batch of one table and one schema version: the metadata columns below, then the
-table's columns. It is what decoders produce, what the spool holds and what every output is projected from.
+table's columns. Decoders produce change batches, the spool stores them, and every output is made from them.
 
 `(lsn, seq)` orders a key's history. A log event has the position of its transaction's commit and an ordinal that
 grows within the transaction. A dump row has the position just below the end of its batch and the greatest ordinal:
@@ -25,7 +25,7 @@ class Op(IntEnum):
     read = 3
     """A row of a dump: the state of the table, not a change."""
     truncate = 4
-    """Every row of the table is gone; the event has no key."""
+    """All rows of the table were removed; the event has no key."""
 
 
 @cache
@@ -50,7 +50,7 @@ CHANGE_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_committed_at", UTC_MICROS),
     pa.field("_unchanged", pa.list_(pa.string())),
 )
-"""Metadata of a change, before the table's columns. `_unchanged` is null when the log carried every column."""
+"""Metadata of a change, before the table's columns. `_unchanged` is null if the log has every column."""
 
 DELIVERED_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_lsn", pa.int64()),
@@ -64,7 +64,7 @@ DELIVERED_FIELDS: tuple[pa.Field, ...] = (
 """Metadata at the end of every delivered row, typed or envelope."""
 
 BEFORE = "_before"
-"""The old row as a struct of the table's columns, after the table's columns; only when asked for."""
+"""The old row as a struct of the table's columns, after the table's columns; only if the stream has old rows."""
 
 RESERVED = frozenset({"_op", BEFORE, *(field.name for field in DELIVERED_FIELDS)})
 """Names that no column of a table may have."""

@@ -1,6 +1,6 @@
 """Table names as users write them: `orders`, `sales.orders`, `"odd.schema"."odd table"`, and patterns of them.
 
-A pattern may use `*`, `?` and `[...]` in each part; in front of it `!` takes matching tables out again. Inside double
+A pattern may use `*`, `?` and `[...]` in each part. With `!` before it, it excludes the matching tables. Inside double
 quotes everything is literal, and a quote is doubled.
 """
 
@@ -33,7 +33,7 @@ class Pattern:
 
 
 def parse_patterns(text: str, option: str = "tables", *, default_schema: str = "public") -> tuple[Pattern, ...]:
-    """The entries of a comma-separated list. Raises ConfigError that names the option."""
+    """The entries of a comma-separated list. Raises ConfigError with the name of the option."""
     entries: list[list[tuple[str, bool]]] = [[]]
     excluded = [False]
     expects_part, at = True, 0
@@ -66,8 +66,8 @@ def parse_patterns(text: str, option: str = "tables", *, default_schema: str = "
 
 
 def qualified(text: str, schema: str) -> str:
-    """A list of patterns with `schema` in front of every name that has none; what is qualified stays as it is. Takes
-    only text that `parse_patterns` has accepted."""
+    """A list of patterns with `schema` added to every name without a schema; other names are unchanged. Takes only text
+    that `parse_patterns` has accepted."""
     names: list[list[int]] = [[]]
     for token in _TOKEN.finditer(text.rstrip()):
         if token["mark"] == ",":
@@ -81,7 +81,7 @@ def qualified(text: str, schema: str) -> str:
 
 
 def parse_table(text: str, option: str = "table", *, default_schema: str = "public") -> TableName:
-    """One table's name. Raises ConfigError that names the option."""
+    """One table's name. Raises ConfigError with the name of the option."""
     patterns = parse_patterns(text, option, default_schema=default_schema)
     if len(patterns) != 1 or patterns[0].exclude or patterns[0].literal is None:
         raise _bad(option, text, "must name exactly one table, without wildcards; for several use the option tables")

@@ -184,7 +184,7 @@ class Offset:
         version = data.get("v")
         if version != VERSION:
             raise PositionLost(
-                f"the checkpoint holds an offset of version {version!r}; this dblog reads version {VERSION}",
+                f"the checkpoint has an offset of version {version!r}; this dblog reads version {VERSION}",
                 hint="run the dblog version that wrote the checkpoint, or start with a new checkpoint location",
             )
         return Offset(

@@ -36,4 +36,4 @@ class OptionValues:
 
 
 def bad_value(name: str, value: str, allowed: str) -> ConfigError:
-    return ConfigError(f"option {name!r} has the value {value!r}", hint=f"allowed is {allowed}")
+    return ConfigError(f"option {name!r} has the value {value!r}", hint=f"allowed: {allowed}")

@@ -25,7 +25,7 @@ class Kind:
     """The allowed values of a setting."""
 
     takes: str
-    """The allowed values in words, to follow "allowed is"."""
+    """The allowed values in words, to follow "allowed:"."""
     read: Callable[[Any], Any]
     """Returns the checked value; raises ValueError or TypeError."""
     from_text: Callable[[str], Any] | None = None
@@ -229,7 +229,7 @@ def check_settings(
         if setting.name not in given:
             if setting.required:
                 what = f"{where} needs the setting {setting.name!r}: {setting.about}"
-                problems.append(ConfigError(what, hint=f"allowed is {setting.takes}"))
+                problems.append(ConfigError(what, hint=f"allowed: {setting.takes}"))
             else:
                 values[setting.name] = setting.default
             continue
@@ -243,7 +243,7 @@ def check_settings(
 def wrong_value(what: str, setting: Setting, value: Any) -> ConfigError:
     """The error for a value that a setting does not take."""
     shown = "a value that is not shown" if setting.secret else f"the value {value!r}"
-    return ConfigError(f"{what} has {shown}", hint=f"allowed is {setting.takes}")
+    return ConfigError(f"{what} has {shown}", hint=f"allowed: {setting.takes}")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ def _query(value: Any) -> str:
 
 
 SETTINGS = (
-    Setting("paused", "no new rounds of any dump; the log flows on", flag(), False),
+    Setting("paused", "no new rounds of any dump; changes are still delivered", flag(), False),
     Setting("chunk_rows", "rows per chunk", optional(number(1, 10_000_000), "auto"), None),
     Setting(
         "select_seconds",
@@ -57,16 +57,16 @@ SETTINGS = (
         None,
     ),
     Setting("probe", "a measure of the source's load", optional(Kind("an SQL query of one number", _query)), None),
-    Setting("probe_max", "back off while the probe gives more", optional(number(-1e300, 1e300, "a number")), None),
+    Setting("probe_max", "back off while the probe returns more", optional(number(-1e300, 1e300, "a number")), None),
 )
 """The fields of `Throttle` as users set them."""
 
 DEFAULT = ("auto", "none")
-"""Either word, or null, takes any setting back to its default."""
+"""Either word, or null, restores the default of any setting."""
 
 
 def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check settings given as text or JSON. Raises ConfigError that names setting and value."""
+    """Check settings given as text or JSON. Raises ConfigError with the setting and the value."""
     known = {s.name: s for s in SETTINGS}
     result: dict[str, Any] = {}
     for name, value in given.items():
@@ -87,7 +87,7 @@ def _read(setting: Setting, value: Any) -> Any:
     if isinstance(setting.default, bool) and value in (0, 1):
         return bool(value)
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # JSON does not tell 5.0 from 5
+        value = int(value)  # in JSON, 5.0 and 5 are the same number
     return setting.kind.read(value)
 
 
@@ -150,5 +150,5 @@ class Governor:
             if load.trouble is not None:
                 return f"the probe failed: {load.trouble}"
             if load.probe is not None and load.probe > throttle.probe_max:
-                return f"probe gives {load.probe:g}, over {throttle.probe_max:g}"
+                return f"probe returns {load.probe:g}, over {throttle.probe_max:g}"
         return None

@@ -57,8 +57,8 @@ def plan(
 ) -> Offset:
     """The offset that ends the batch after `start`.
 
-    `staged` has the staged files of the chunks of `start`, `orders` what people want of the dumps, and `tally` what the
-    dumps have delivered up to `start`.
+    `staged` has the staged files of the chunks of `start`, `orders` what users want from the dumps, and `tally` what
+    the dumps have delivered up to `start`.
 
     1. `mark` is the high watermark of the round of `start`: its chunks are emitted, each pinned to its staged file.
     2. A chunk without a staged file is read again in a later round: rows delivered twice do no harm, missing rows do.
@@ -71,7 +71,7 @@ def plan(
         raise WatermarkError("a batch that ends a window must end at a watermark")
     unreadable = {c: reason for c in start.read if c.id in staged and (reason := staged[c.id].failed) is not None}
     emit = tuple(pinned(c, staged[c.id].stamp) for c in start.read if c.id in staged and c not in unreadable)
-    # 2. what was lost goes back to its cursor
+    # 2. lost chunks go back to their cursors
     lost = [c for c in start.emit if c.id not in staged or staged[c.id].stamp != c.stamp]
     lost += [c for c in start.read if c.id not in staged]
     dumps = tuple(_resized(c, emit, staged, pace) for c in start.dumps if c.failed is None)

@@ -1,8 +1,8 @@
 """The registry of database families: which family a URL belongs to, and which code reads or writes it.
 
-An entry is a few strings: the family's code is imported when a URL asks for it, because Spark starts many Python
-processes and each needs at most one family. `dblog.sources.family` says what the code of a source must offer, and
-`docs/adding-a-source.md` how to write one.
+An entry is a few strings. The family's code is imported when a URL needs it, because Spark starts many Python processes
+and each needs at most one family. `dblog.sources.family` defines what the code of a source must offer;
+`docs/adding-a-source.md` explains how to write one.
 
 A package that is installed beside dblog adds an entry through the entry point group `dblog.families`. The name of the
 entry point is the URL's scheme, and its value is the `Entry`.
@@ -32,12 +32,12 @@ class Address(Protocol):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be shown: passwords. Error messages are searched for them."""
+        """Passwords and other texts that must never be shown. They are removed from error messages."""
         ...
 
     @property
     def endpoint(self) -> tuple[str, str, str]:
-        """Host, port and database as text: what tells this database from others. Names the default spool folder."""
+        """Host, port and database as texts, which identify the database. The default spool folder is named by them."""
         ...
 
 
@@ -46,17 +46,17 @@ class Entry:
     """One family of databases. `source` and `target` name code as "module:attribute"."""
 
     name: str
-    """What people call the family."""
+    """The family's name for users."""
     schemes: tuple[str, ...]
-    """What its URLs begin with, before `://`."""
+    """The schemes of its URLs: the part before `://`."""
     example: str
-    """A URL as people write it."""
+    """An example of a URL."""
     options: tuple[str, ...] = ()
     """The options of a stream that only this family has."""
     source: str | None = None
-    """A `dblog.sources.family.Family`; None when the family cannot be read."""
+    """A `dblog.sources.family.Family`; None if the family cannot be a source."""
     target: str | None = None
-    """A `dblog.sinks.sql.target.Target`, made from a URL; None when the sink `sql` cannot write to the family."""
+    """A `dblog.sinks.sql.target.Target`, made from a URL; None if the sink `sql` cannot write to the family."""
 
 
 POSTGRES = Entry(
@@ -76,24 +76,24 @@ MYSQL = Entry(
     target="dblog.sinks.sql.mysql:MySQLTarget",
 )
 _ENTRIES: dict[str, Entry] = {scheme: entry for entry in (POSTGRES, MYSQL) for scheme in entry.schemes}
-"""By scheme: those of dblog, and those that `register` has added to this process."""
+"""The entries by scheme: those of dblog, and those that `register` has added in this process."""
 
 
 def register(entry: Entry) -> None:
-    """Add a family to this process. A test does this; an installed package uses an entry point, which reaches Spark's
-    worker processes too. Raises ConfigError when another family has one of the schemes."""
+    """Add a family in this process, for tests. An installed package uses an entry point instead, because that works in
+    Spark's worker processes too. Raises ConfigError if another family has one of the schemes."""
     for scheme in entry.schemes:
         if _ENTRIES.get(scheme, entry) != entry:
             raise ConfigError(
-                f"the scheme {scheme!r} of {entry.name} is that of {_ENTRIES[scheme].name}",
+                f"the scheme {scheme!r} of {entry.name} already belongs to {_ENTRIES[scheme].name}",
                 hint="choose another scheme",
             )
     _ENTRIES.update(dict.fromkeys(entry.schemes, entry))
 
 
 def entry_of(url: str) -> Entry | None:
-    """The family that a URL belongs to, by its scheme; None for one that nobody has registered. Raises ConfigError when
-    the package that registered it cannot be loaded."""
+    """The family of a URL, by its scheme; None if no family has this scheme. Raises ConfigError if the package of the
+    family cannot be loaded."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         return None
@@ -104,14 +104,14 @@ def entry_of(url: str) -> Entry | None:
             except (ImportError, AttributeError) as error:
                 raise ConfigError(
                     f"the family of {scheme}:// cannot be loaded from {found.value!r}: {error}",
-                    hint="install its package again, with what it needs",
+                    hint="install its package again, with its dependencies",
                 ) from error
             register(entry)
     return _ENTRIES.get(scheme)
 
 
 def entries() -> Iterator[Entry]:
-    """Every family that this process knows by now."""
+    """All families that are registered in this process so far."""
     return iter(dict.fromkeys(_ENTRIES.values()))
 
 

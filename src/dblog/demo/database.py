@@ -99,7 +99,7 @@ def mariadb() -> Database:
 
 
 def mysql() -> Database:
-    hint = "scripts/mysql.sh .venv fetches it for a checkout of dblog; --source mariadb needs only a package of Debian"
+    hint = "in a checkout of dblog, run scripts/mysql.sh .venv; or use --source mariadb, which is a package of Debian"
     return _installed("MySQL", find_mysql(), MYSQL_SETTINGS, hint)
 
 

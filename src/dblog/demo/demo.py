@@ -1,4 +1,4 @@
-"""`dblog demo`: dump three busy tables into Parquet, follow their changes, and prove that nothing is lost or stale."""
+"""`dblog demo`: dump three changing tables into Parquet, follow their changes, check that no row is lost or stale."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Demo:
     source: str = "postgres"
     """One of DATABASES."""
     seconds: float = 12.0
-    """How long the shoppers go on after every stream has started, in seconds."""
+    """How long the shoppers continue after every stream has started, in seconds."""
     rows: int = 60_000
     keep: Path | None = None
     """The folder of the result; None removes the result."""
@@ -45,7 +45,7 @@ class Demo:
 
 
 def run(demo: Demo, console: Console) -> Verdict:
-    """Run the demo and compare the result with the source. Leaves nothing behind, however it ends."""
+    """Run the demo and compare the result with the source. Removes all its files, also after an error."""
     check_java()
     database = DATABASES[demo.source]()
     _check_keep(demo.keep)
@@ -156,8 +156,8 @@ class _Delivery:
                 moved = time.monotonic()
             elif time.monotonic() - moved > PATIENCE_SECONDS:
                 raise DBLogError(
-                    f"the streams have not moved for {PATIENCE_SECONDS:.0f} s ({state()})",
-                    hint="dblog demo --verbose shows what Spark says meanwhile",
+                    f"the streams have made no progress for {PATIENCE_SECONDS:.0f} s ({state()})",
+                    hint="dblog demo --verbose shows Spark's own output",
                 )
             time.sleep(LOOK_SECONDS)
 
@@ -189,7 +189,7 @@ def _verdict(board: Board, found: Sequence[Findings], dropped: int) -> Verdict:
 
 def _check_keep(folder: Path | None) -> None:
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{str(folder)!r} is not an empty folder", hint="name a new one for --keep")
+        raise ConfigError(f"{str(folder)!r} is not an empty folder", hint="name a new folder for --keep")
 
 
 @contextmanager

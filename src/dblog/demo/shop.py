@@ -146,7 +146,7 @@ class Shop:
             return self._database.latest()
 
     def rows(self, table: ShopTable) -> list[tuple[Any, ...]]:
-        """What the table holds now."""
+        """The present rows of the table."""
         with closing(self._database.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f"select {', '.join(table.columns)} from {table.name}")
             return list(cursor.fetchall())

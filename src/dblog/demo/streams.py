@@ -52,7 +52,7 @@ class DemoStream:
             .option("chunkRows", max(10, table.seeded // (ROUNDS * PARALLELISM) + 1))
             .option("parallelism", PARALLELISM)
             .option("spool", str(work / "spool" / table.name))
-            .option("state", str(work / "state.db"))  # not the user's: the demo leaves nothing behind
+            .option("state", str(work / "state.db"))  # not the user's: the demo removes all its files
             .load()
         )
         self._query: StreamingQuery = (

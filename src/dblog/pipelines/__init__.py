@@ -1,1 +1,1 @@
-"""The pipelines of `dblog run`: one stream for each sink. A stream neither stops nor waits for another."""
+"""The pipelines of `dblog run`: one stream for each sink. The streams are independent of each other."""

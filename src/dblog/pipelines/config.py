@@ -1,10 +1,10 @@
-"""The configuration of a pipeline, and its file: read, and checked as a whole before anything begins.
+"""The configuration of a pipeline and its file. The whole file is checked before anything starts.
 
     [source]     the database and its tables
-    [pipeline]   the name, where to keep what a restart needs, how often
-    [throttle]   how gently dumps read
-    [[table]]    what becomes of tables on their way
-    [[sink]]     where the rows go
+    [pipeline]   the name, the folder of checkpoints, the interval of batches
+    [throttle]   the limits on dumps
+    [[table]]    columns, names, masks and filters of tables
+    [[sink]]     the outputs
 
 All problems are reported at once, each with its key, its value and what is allowed. Without a file, the flags of
 `dblog run` make a `Config` too (`dblog.cli.flags`).
@@ -45,13 +45,13 @@ class SinkConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A pipeline as a file, or the flags of `dblog run`, describe it. `repr` does not show the secrets in it."""
+    """A pipeline, from a file or from the flags of `dblog run`. `repr` does not show the secrets in it."""
 
     base: Path
-    """The folder in which relative paths of sinks begin: that of the file, or the working directory."""
+    """The folder at which relative paths of sinks start: the folder of the file, or the working directory."""
     name: str
     folder: Path
-    """Holds a folder for each sink, with its checkpoint and spool."""
+    """The folder with one folder for each sink, which has the sink's checkpoint and spool."""
     spool: str | None
     every: float
     state: str | None
@@ -62,12 +62,12 @@ class Config:
     """Options of the Spark source that all streams have in common."""
     sinks: tuple[SinkConfig, ...]
     alone: bool
-    """Whether the pipeline has only one sink, counting those that are not enabled."""
+    """Whether the pipeline has only one sink. Sinks that are not enabled count too."""
     secrets: tuple[str, ...]
     restarts: int = RESTARTS
-    """How often a failed stream is restarted within ten minutes."""
+    """How often a failed stream is restarted within ten minutes, at most."""
     unready_after: float = UNREADY_SECONDS
-    """After how many seconds of waiting for its sink, or of restarts, a stream counts as not ready."""
+    """Seconds of waiting for the sink, or of restarts, after which a stream counts as not ready."""
     private: bool = True
     """Whether only the user of the process may read the files that sinks write."""
     slot: str | None = None
@@ -75,7 +75,7 @@ class Config:
 
 
 def read_config(path: Path) -> Config:
-    """Read a pipeline's file. Raises ConfigError that names every problem."""
+    """Read a pipeline's file. Raises one ConfigError with all problems."""
     return _File(path, _document(path)).config()
 
 
@@ -87,7 +87,7 @@ def _document(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{str(path)!r} is not UTF-8", hint="write it as TOML in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{str(path)!r} is not TOML: {error}", hint='texts stand in quotes: url = "..."') from None
+        raise ConfigError(f"{str(path)!r} is not TOML: {error}", hint='put texts into quotes: url = "..."') from None
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ class _File:
         known = ("source", "pipeline", "throttle", "table", "sink")
         for name in self._document:
             if name not in known:
-                hint = nearest(name, known) + "the parts are [source], [pipeline], [throttle], [[table]], [[sink]]"
-                self._wrong(f"there is no part {name!r}", hint)
+                hint = nearest(name, known) + "the sections are [source], [pipeline], [throttle], [[table]], [[sink]]"
+                self._wrong(f"there is no section {name!r}", hint)
         pipeline = self._section("pipeline", self._document.get("pipeline", {}), PIPELINE)
         source, read = self._source()
         sinks = self._sinks()
@@ -148,10 +148,12 @@ class _File:
         names = {name.lower(): name for name in option_names(values["url"])}
         for name in values["options"]:
             if name.lower() in ELSEWHERE:
-                self._wrong(f"source.options.{name} cannot be set", f"what to write is {ELSEWHERE[name.lower()]}")
+                self._wrong(f"source.options.{name} cannot be set", f"instead use {ELSEWHERE[name.lower()]}")
             elif name.lower() not in names:
                 mine = [o for o in names.values() if o not in ELSEWHERE]
-                self._wrong(f"source.options has no {name!r}", nearest(name, mine) + "there are " + ", ".join(mine))
+                self._wrong(
+                    f"source.options has no option {name!r}", nearest(name, mine) + "the options are " + ", ".join(mine)
+                )
         given = {name: str(values[name]) for name in ("tables", "dump", "watermark") if name in values}
         try:
             password = values.get("password")
@@ -174,7 +176,7 @@ class _File:
                 continue
             sink["name"] = sink["name"] or sink["type"]
             if sink["name"] in [s["name"] for s in found]:
-                self._wrong(f"two sinks are called {sink['name']!r}", f"give one of them another name: {where}.name")
+                self._wrong(f"two sinks have the name {sink['name']!r}", f"give one of them another name: {where}.name")
             if sink.get("enabled"):
                 try:
                     sink["maker"] = sink_class(sink["type"])
@@ -184,7 +186,7 @@ class _File:
                     self._wrong(f"{where}.type: {error.message}", error.hint)
             found.append(sink)
         if not any(s.get("enabled") for s in found) and not self._problems:
-            self._wrong("there is no sink" if not given else "all sinks are switched off", 'add [[sink]], type = "..."')
+            self._wrong("there is no sink" if not given else "no sink is enabled", 'add [[sink]], type = "..."')
         return found
 
     def _routes(self, sinks: Sequence[str], schema: str) -> list[tuple[Route, Sequence[str]]]:
@@ -197,7 +199,7 @@ class _File:
             for name in route.get("sinks") or ():
                 if name not in sinks:
                     hint = nearest(name, sinks) + "the sinks are " + ", ".join(sinks)
-                    self._wrong(f"setting {where + '.sinks'!r} names {name!r}, which is no sink", hint)
+                    self._wrong(f"setting {where + '.sinks'!r} names the sink {name!r}, which does not exist", hint)
             if len(self._problems) > before:
                 continue
             try:
@@ -206,7 +208,7 @@ class _File:
                 self._problems.append(error)
                 continue
             if any(p.exclude for p in patterns):
-                self._wrong(f"{where}.match takes tables out", "tables are taken out in source.tables")
+                self._wrong(f"{where}.match excludes tables", "exclude tables in source.tables")
             named = route.pop("sinks")
             found += [(Route(pattern, **route), sinks if named is None else named) for pattern in patterns]
         return found
@@ -217,7 +219,7 @@ class _File:
             self._wrong("'throttle' is not a table", "write [throttle]")
             return {}
         if given and off:
-            self._wrong("[throttle] needs a state store, and pipeline.state is off", "leave out one")
+            self._wrong("[throttle] needs a state store, but pipeline.state is off", "leave out one of the two")
         result: dict[str, Any] = {}
         for name, value in given.items():
             try:
@@ -234,7 +236,7 @@ class _File:
         return []
 
     def _section(self, where: str, given: Any, known: Sequence[Setting]) -> dict[str, Any]:
-        """The values of the settings that are right; problems are collected."""
+        """The values of the valid settings; problems of the others are collected."""
         if not isinstance(given, dict):
             self._wrong(f"{where!r} is not a table", f"write [{where}]")
             return {}
@@ -274,5 +276,5 @@ def _secrets(value: Any) -> list[str]:
 
 
 def slug(stem: str) -> str:
-    """A name for a pipeline, made from the name of a file or a database."""
+    """Make a pipeline's name from the name of a file or a database."""
     return re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40] or "pipeline"

@@ -1,6 +1,6 @@
-"""Hands the batches of a stream to its sink.
+"""Passes the batches of a stream to its sink.
 
-While the sink writes a batch, another thread selects the chunks of the next window: neither depends on the other. The
+While the sink writes a batch, another thread selects the chunks of the next window. Neither waits for the other. The
 stream plans its next batch when both are done.
 """
 
@@ -24,13 +24,14 @@ from dblog.work.lanes import Work
 from dblog.work.tasks import Emit, Log
 
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0
-"""Seconds until a sink that is away is tried again, doubled each time, and the longest wait."""
+"""The delay before the first retry of a sink that cannot be reached, doubled each time, and the longest one, in
+seconds."""
 REMEMBERED = 1000
-"""For how many batches `Delivery.rows` is kept: more than Spark keeps progress reports for."""
+"""For how many batches `Delivery.rows` is kept. Spark keeps progress reports for fewer batches."""
 
 
 class Delivery:
-    """Gives the batches of one stream to one sink: the function of its `foreachBatch`."""
+    """Passes the batches of one stream to one sink. It is the function for Spark's `foreachBatch`."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Delivery:
         routes: Sequence[Route] = (),
         away: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`away` is called each time that the sink does not answer."""
+        """`away` is called each time the sink cannot be reached."""
         read = read_options(options)
         self._spark = spark
         self._sink = sink
@@ -52,10 +53,10 @@ class Delivery:
         self._tasks = read.settings.parallelism
         self._stopped = threading.Event()
         self.rows: dict[int, int] = {}
-        """Rows of dumps that the sink has been given up to and including a batch, by the batch's number."""
+        """By the number of a batch: how many rows of dumps the sink has received, this batch included."""
         self._given = 0
         self.begun = False
-        """Whether the sink has been given anything."""
+        """Whether the sink has received anything."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         work = work_of(frame, self._spool)
@@ -69,7 +70,7 @@ class Delivery:
         self.rows.pop(number - REMEMBERED, None)
 
     def stop(self) -> None:
-        """Do not wait any longer for a sink that is away."""
+        """Stop waiting for a sink that cannot be reached."""
         self._stopped.set()
 
     def _selects(self, files: RangeFiles, work: Sequence[Work]) -> _Beside:

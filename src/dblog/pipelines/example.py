@@ -22,7 +22,7 @@ class Found:
     rows: int | None
     key: tuple[str, ...]
     problem: str | None = None
-    """Why it cannot be captured."""
+    """Why it cannot be captured; None if it can."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Database:
     """The environment variable for the password; None if the URL has none."""
     tables: Sequence[Found]
     problems: Sequence[Problem]
-    """Other problems that keep a stream from running."""
+    """Other problems because of which a stream cannot run."""
     writes: bool
     """Whether watermarks can be written."""
 
@@ -48,11 +48,11 @@ def example(name: str, found: Database) -> str:
 
 def _head(name: str, found: Database) -> str:
     lines = [
-        f"# A pipeline: dblog check {name}.toml says whether it can run, dblog run {name}.toml runs it.",
-        "# What else may be written here is in docs/pipelines.md.",
+        f"# A pipeline. dblog check {name}.toml checks whether it can run; dblog run {name}.toml runs it.",
+        "# docs/pipelines.md lists all settings.",
     ]
     if found.problems:
-        lines += ["#", "# It cannot run before this is done:"]
+        lines += ["#", "# Fix these problems first:"]
         for problem in found.problems:
             lines += [f"#   {_line(problem.what)}", *(f"#       {_line(fix)}" for fix in problem.fix.splitlines())]
     return "\n".join([*lines, ""])
@@ -69,7 +69,7 @@ def _source(found: Database) -> str:
     lines.append("]")
     if not found.writes:
         lines.append('watermark = "none"  # this user may not write the watermark table')
-    lines.append('# dump = "never"  # only changes from now on; without it, each table\'s full state comes first')
+    lines.append('# dump = "never"  # deliver only changes from now on, and no full state of the tables first')
     fit = [t for t in found.tables if t.problem is None]
     lines += ["", f"# {len(fit)} tables:" if len(fit) != 1 else "# 1 table:"]
     lines += [f"#   {_line(str(t.table))}, {_rows(t)}, key {_line(', '.join(t.key))}" for t in fit[:MOST_TABLES]]
@@ -80,11 +80,11 @@ def _source(found: Database) -> str:
 
 _PIPELINE = """\
 [pipeline]
-# name = "{name}"  # what dblog status calls it
+# name = "{name}"  # the name in dblog status
 # every = 5  # seconds from batch to batch
 # http = "127.0.0.1:8080"  # the HTTP API, with metrics
 
-# [throttle]  # how gently full state is read; dblog set changes it at any time
+# [throttle]  # limits on dumps; dblog set changes them at any time
 # rows_per_second = 50000
 """
 
@@ -93,7 +93,7 @@ def _tables(found: Database) -> str:
     fit = next((t for t in found.tables if t.problem is None), None)
     name = _toml(pattern(fit.table)) if fit is not None else '"public.customers"'
     return f"""\
-# [[table]]  # what becomes of a table on its way
+# [[table]]  # columns, names, masks and filters of a table
 # match = {_line(name)}
 # exclude = ["notes"]
 # mask = {{ email = "sha256" }}
@@ -105,7 +105,7 @@ _SINKS = """\
 type = "ndjson"  # every change as a line of JSON
 path = "{name}-changes"
 
-# [[sink]]  # as many as you like; each follows the source by itself
+# [[sink]]  # further sinks; each has its own stream
 # type = "sql"
 # url = {{ env = "TARGET_URL" }}
 """

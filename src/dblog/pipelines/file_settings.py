@@ -1,4 +1,4 @@
-"""The settings of a pipeline's file, part by part."""
+"""The settings of a pipeline's file, section by section."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ELSEWHERE = {
     "pipeline": "pipeline.name",
     "state": "pipeline.state",
     "spool": "pipeline.spool",
-    "deliver": "nothing: sinks read ranges",
-    "before": "nothing: a sink asks for old rows when it wants them",
+    "deliver": "no option: the sink decides how rows are delivered",
+    "before": "no option: the sink decides whether it gets old rows",
 }
-"""Options of the Spark source that a file sets elsewhere, and where."""
+"""Options of the Spark source that a file cannot set in `source.options`, and what to use instead."""
 
 
 def _tables() -> Kind:
@@ -56,7 +56,7 @@ def _target() -> Kind:
             raise ValueError from None
         return value
 
-    return Kind("a name in which {schema} and {table} stand for those of the source", read)
+    return Kind("a name; {schema} and {table} are replaced by the source's schema and table", read)
 
 
 def _masks() -> Kind:
@@ -73,7 +73,7 @@ def _masks() -> Kind:
 
 SOURCE = (
     Setting("url", "the database", text("a URL like postgresql://user@host/database, or mysql://..."), secret=True),
-    Setting("password", "of the URL's user", text(), default=None, secret=True),
+    Setting("password", "the password of the URL's user", text(), default=None, secret=True),
     Setting("tables", "which tables to follow", _tables()),
     *(option for option in OPTIONS if option.name in ("dump", "watermark")),
     Setting("options", "other options of the Spark source", _scalars(), default={}),
@@ -81,42 +81,42 @@ SOURCE = (
 PIPELINE = (
     Setting(
         "name",
-        "what people call it, and the replication slot; without it, the file's name",
+        "the name of the pipeline and of its replication slot; default: the file's name",
         matching("[a-z0-9_]{1,40}", "1 to 40 lower-case letters, digits and underscores"),
         default=None,
     ),
-    Setting("folder", "where a restart finds what it needs; without it, <file>.dblog beside the file", text(), None),
-    Setting("spool", "where captured log and chunks wait; without it, in the folder", text("a folder or URI"), None),
+    Setting("folder", "the folder of checkpoints; default: <file>.dblog beside the file", text(), None),
+    Setting("spool", "where captured log and chunks wait; default: in `folder`", text("a folder or URI"), None),
     Setting("every", "seconds from batch to batch", number(0.0, 86_400.0), default=EVERY_SECONDS),
-    Setting("restarts", "of a failed stream within ten minutes", number(0, 100), default=RESTARTS),
+    Setting("restarts", "restarts of a failed stream within ten minutes", number(0, 100), default=RESTARTS),
     Setting(
         "unready_after",
-        "seconds of waiting for a sink, or of restarts, until /health/ready says 503",
+        "seconds of waiting for a sink, or of restarts, until /health/ready answers 503",
         number(0.0, 86_400.0),
         default=UNREADY_SECONDS,
     ),
     Setting("state", "the state store", text("a file or off"), default=None),
-    Setting("private", "false: others may read the output, as the umask says", flag(), default=True),
+    Setting("private", "false: other users may read the output, if the umask allows it", flag(), default=True),
     Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
     Setting("token", "the HTTP API's token", text(), default=None, secret=True),
 )
 TABLE = (
-    Setting("match", "the tables that are meant", text('a pattern like "public.orders" or "public.*"')),
+    Setting("match", "the tables that this applies to", text('a pattern like "public.orders" or "public.*"')),
     Setting("target", "the name in the target", _target(), default=None),
     Setting("include", "only these columns, and the key", texts(), default=None),
-    Setting("exclude", "all columns but these", texts(), default=()),
-    Setting("rename", "other names for columns", mapping(), default={}),
+    Setting("exclude", "all columns except these", texts(), default=()),
+    Setting("rename", "new names of columns", mapping(), default={}),
     Setting("mask", "columns whose values are hidden", _masks(), default={}),
-    Setting("where", "which rows, in Spark's SQL", text("a condition"), default=None),
-    Setting("sinks", "for which sinks; without it, for all", texts("a list of sinks' names"), default=None),
+    Setting("where", "only rows that meet this, in Spark's SQL", text("a condition"), default=None),
+    Setting("sinks", "the sinks that this applies to; default: all", texts("a list of sinks' names"), default=None),
 )
 SINK = (
     Setting("type", "the kind of sink", text("one of the types of sinks")),
     Setting(
         "name",
-        "what to call it; without it, its type",
+        "its name; default: its type",
         matching("[a-z0-9_]{1,22}", "1 to 22 lower-case letters, digits and underscores"),
         default=None,
     ),
-    Setting("enabled", "false: as if it were not there", flag(), default=True),
+    Setting("enabled", "false: the sink is ignored", flag(), default=True),
 )

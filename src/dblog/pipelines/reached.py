@@ -1,4 +1,4 @@
-"""How far a stream has come, from the progress that Spark reports for a batch."""
+"""The position and counts that a stream has reached, from Spark's progress report of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dblog.spark.progress import offset
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a stream has come with a batch."""
+    """The position and counts of a stream after a batch."""
 
     batch: int
     position: int | None
@@ -21,7 +21,7 @@ class Reached:
     rows: int
     """Rows of dumps delivered since the stream was started."""
     dumping: bool
-    """Whether a dump has anything left to read or to deliver after this batch."""
+    """Whether a dump still has rows to read or to deliver after this batch."""
     tables: tuple[str, ...]
     """The tables whose changes are delivered."""
     caught_up: bool

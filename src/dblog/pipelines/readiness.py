@@ -35,7 +35,8 @@ class StreamFindings:
     """The error of the sink's own check."""
 
     def error(self) -> DBLogError | None:
-        """Why the stream cannot run; None when it can, or when waiting may help (`Problem.passing`, a sink away)."""
+        """Why the stream cannot run. None if it can, or if waiting may help: the problem is `passing`, or the sink
+        cannot be reached."""
         try:
             refuse([p for p in self.problems if not p.passing])
         except DBLogError as error:
@@ -59,7 +60,7 @@ class Findings:
 
     @property
     def fatal(self) -> int:
-        """How many problems keep the pipeline from starting."""
+        """How many problems there are because of which the pipeline cannot start."""
         errors = [*self.surroundings.values(), *(found.sink for found in self.streams.values())]
         return sum(p.fatal for p in self.problems) + sum(error is not None for error in errors)
 
@@ -94,8 +95,8 @@ def check_routes(streams: Sequence[Stream]) -> None:
         for route in stream.routes:
             if route.pattern.literal is not None and route.pattern.literal not in tables:
                 raise ConfigError(
-                    f"table.{route.pattern.text} matches no table that is followed",
-                    hint="the tables are " + ", ".join(map(str, tables)),
+                    f"table.{route.pattern.text} matches no followed table",
+                    hint="the followed tables are " + ", ".join(map(str, tables)),
                 )
 
 

@@ -1,4 +1,4 @@
-"""Which failures of a stream's query may pass, and how often the query is started again."""
+"""After which failures a stream's query is started again, and how often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dblog.errors import (
 WINDOW_SECONDS = 600.0
 """The time, in seconds, in which restarts are counted."""
 FIRST_DELAY, LAST_DELAY = 1.0, 60.0
-"""Seconds before the first restart, doubled for each further one, and the longest wait."""
+"""The delay before the first restart, doubled for each further one, and the longest one, in seconds."""
 
 NEEDS_A_PERSON = (
     ConfigError,
@@ -31,14 +31,14 @@ NEEDS_A_PERSON = (
     WatermarkError,
     SinkError,
 )
-"""Errors that a restart does not cure: a person must change the source, the sink or the file."""
+"""Errors for which a restart does not help: a person must change the source, the sink or the file."""
 
 
 def may_pass(error: Exception, *, once: bool) -> bool:
-    """Whether a restart may help. An error that is not known to need a person may pass: Spark has many ways to fail.
+    """Whether a restart may help. It may for every error that is not in `NEEDS_A_PERSON`: Spark has many ways to fail.
 
-    A retryable error has been retried for all of `patienceSeconds` before it gets here: with `once` it ends the stream,
-    else the stream is restarted.
+    A retryable error was already retried for `patienceSeconds` before it gets here. With `once` it ends the stream;
+    otherwise the stream is restarted.
     """
     if getattr(error, "retryable", False):
         return not once
@@ -55,7 +55,7 @@ class Restarts:
         self._at: list[float] = []
 
     def next(self) -> float | None:
-        """Seconds to wait before the next restart; None when there were too many."""
+        """Seconds to wait before the next restart; None if there were too many restarts."""
         now = self._clock()
         self._at = [at for at in self._at if self._once or now - at < WINDOW_SECONDS]
         if len(self._at) >= self.most:

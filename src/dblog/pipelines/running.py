@@ -1,8 +1,7 @@
 """The streams of a running pipeline: one for each sink, each with its own slot, checkpoint, spool and dumps.
 
-A stream that fails does not disturb the others, and only the stream of a sink that does not answer waits for it. A
-query that fails for a reason that may pass is restarted from the same checkpoint: the batch that was being delivered
-is repeated.
+A stream that fails has no effect on the others. If a sink cannot be reached, only its own stream waits. A query that
+fails is restarted from the same checkpoint if that may help (`restart`): the interrupted batch is delivered again.
 """
 
 from __future__ import annotations
@@ -38,17 +37,18 @@ from dblog.state import open_store
 from dblog.state.pipeline import RESTARTING, WAITING, Pipeline
 
 DRAIN_SECONDS = 30.0
-"""How long, in seconds, a batch may still take when the pipeline stops."""
+"""How long the current batch may still take when the pipeline is stopped, in seconds."""
 LOOK_SECONDS = 0.05
 SETTLE_SECONDS = 5.0
-"""How long, in seconds, the start of the next stream waits for the source of this one."""
+"""How long the start of the next stream waits until this one's source answers, in seconds."""
 SETTLE_LOOK_SECONDS = 1
-"""How often, in seconds, a query that has started is asked whether its source has answered."""
+"""How often a started query is checked for an answer of its source, in seconds."""
 _STARTING = threading.Lock()
-"""Streams start one after the other: Spark gives a Python process ten seconds to start, which many at once exceed."""
+"""Held while a stream starts, so that they start one after the other. Spark gives a Python process ten seconds to
+start; many at the same time take longer."""
 
 KEPT = "stream"
-"""The file in a sink's folder that holds the name of its stream."""
+"""The file in a sink's folder that contains the name of its stream."""
 JOINED = ("spark.jars.packages", "spark.sql.extensions")
 """Settings of Spark that are lists: the values of several sinks are joined."""
 
@@ -97,7 +97,7 @@ class Stream:
         self._failure: Exception | None = None
         self._delivery: Delivery | None = None
         self._begun = False
-        """Whether the sink has been given anything, by this query or one before it."""
+        """Whether the sink has received anything, from this query or an earlier one."""
         self._query: StreamingQuery | None = None
         self._thread: threading.Thread | None = None
 
@@ -134,7 +134,7 @@ class Stream:
         return self._thread is None or not self._thread.is_alive()
 
     def reached(self) -> list[Reached]:
-        """The batches delivered since the last call, the newest last. Asks Spark only if there are new ones."""
+        """The batches delivered since the last call, the newest last. Queries Spark only if there are new ones."""
         with suppress(*JVM_GONE):  # without Spark's JVM the stream ends, and reports that itself
             self._collect()
         with self._changed:
@@ -153,13 +153,13 @@ class Stream:
                 self._new.append(self._last)
 
     def take_no_more(self) -> None:
-        """Take no batch after the one that is being written, and stop waiting for a sink that does not answer."""
+        """Refuse all batches after the current one, and stop waiting for a sink that cannot be reached."""
         self._stopping.set()
         if self._delivery is not None:
             self._delivery.stop()
 
     def stop(self, deadline: float) -> None:
-        """End the query when the last batch is written and committed, at the latest at the deadline."""
+        """End the query when the current batch is written and committed, or at the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taking, max(0.0, deadline - time.monotonic()))
         query = self._query
@@ -180,11 +180,11 @@ class Stream:
         return self._taken < 0 or bool(batches(query, self._taken - 1))
 
     def _run(self, spark: SparkSession, once: bool) -> None:
-        """Run one query after the other, until one ends without an error or with one that needs a person."""
+        """Run one query after the other, until one ends without an error or with an error that needs a person."""
         self.report.start()
         restarts = Restarts(self._restarts, once=once)
         try:
-            # jobs of several streams take turns, so that a slow one does not hold up the others
+            # the jobs of several streams take turns, so that a slow one does not delay the others
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             while (error := self._failed(spark, once)) is not None and not self._stopping.is_set():
                 if isinstance(error, JVM_GONE) and jvm_ended(spark):
@@ -250,7 +250,7 @@ class Stream:
         query.awaitTermination()
 
     def _open(self, spark: SparkSession) -> bool:
-        """Open the sink, waiting until it answers. Returns False if the pipeline is stopped first."""
+        """Open the sink; wait until it can be reached. Returns False if the pipeline is stopped first."""
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             try:
@@ -306,7 +306,7 @@ class Stream:
         except Exception as error:
             self._failure = plain(error)
             if self._stopping.is_set() and isinstance(self._failure, SinkUnreachable):
-                self._tell("the sink is still away: it is given the batch when the pipeline runs again")
+                self._tell("the sink still cannot be reached: the batch is delivered when the pipeline runs again")
             raise
         finally:
             with self._changed:
@@ -314,9 +314,9 @@ class Stream:
                 self._changed.notify_all()
 
     def _leave_nothing(self) -> None:
-        """Remove what a new stream made that failed before its sink was given anything: the slot, which would keep log
-        on the server for no reader, and the checkpoint. A later start makes a new stream. A slot that does not have the
-        stream's name stays: it may be of an earlier run."""
+        """Remove the slot and the checkpoint of a new stream that failed before its sink received anything: without a
+        reader the slot would keep log on the server for ever. A later start makes a new stream. A slot that does not
+        have the stream's name is kept: it may belong to an earlier run."""
         if not self._own_slot:
             return
         try:
@@ -325,20 +325,20 @@ class Stream:
         except NotFound:
             pass  # the slot was not created yet
         except DBLogError as error:
-            self._tell(f"the replication slot {self.read.slot!r} may be left on the server: {error.message}")
+            self._tell(f"the replication slot {self.read.slot!r} may still be on the server: {error.message}")
 
     # -- messages ----------------------------------------------------------------------------------------------
 
     def _sink_away(self, reason: str) -> None:
         hidden = self._hidden(reason)
         if self.report.waiting(hidden):
-            self._warn(f"the sink is away, and is tried again every {LAST_DELAY:.0f} s at last: {hidden}")
+            self._warn(f"the sink cannot be reached; retrying, later every {LAST_DELAY:.0f} s: {hidden}")
 
     def _say_running(self) -> None:
-        """The sink has taken a batch, or a restarted query has nothing left to do."""
+        """Report that the stream runs: the sink has written a batch, or a restarted query has nothing to deliver."""
         before = self.report.running()
         if before is not None and before.since is not None:
-            what = "the sink is back" if before.state == WAITING else "running again"
+            what = "the sink is reachable again" if before.state == WAITING else "running again"
             self._tell(f"{what} after {time.time() - before.since:.0f} s")
 
     def _tell(self, text: str) -> None:
@@ -360,8 +360,8 @@ def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[S
     """The streams of a pipeline, not yet started. `told` gets messages, `warned` warnings. Raises ConfigError."""
     if len(config.sinks) > 1 and any(name.lower() == "serverid" for name in config.source):
         raise ConfigError(
-            f"pipeline {config.name!r}: source.options.serverId is one number, and each of the sinks needs its own",
-            hint="leave it out: each gets its own",
+            f"pipeline {config.name!r}: source.options.serverId is set, but each sink needs its own server id",
+            hint="leave it out: each sink then gets its own",
         )
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
 
@@ -376,7 +376,7 @@ def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
                 merged[name] = ",".join(dict.fromkeys([*merged[name].split(","), *value.split(",")]))
             elif name in by and merged[name] != value:
                 raise ConfigError(
-                    f"sinks {by[name]!r} and {stream.sink_name!r} want different values of {name!r}",
+                    f"sinks {by[name]!r} and {stream.sink_name!r} need different values of {name!r}",
                     hint="run them as two pipelines, in two files",
                 )
             else:
@@ -386,7 +386,8 @@ def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
 
 
 def _stream_name(config: Config, sink: SinkConfig, folder: Path) -> str:
-    """The only sink's stream is called like the pipeline. It keeps its name, and with it its slot, when others come."""
+    """The name of a sink's stream. The stream of the only sink has the pipeline's name. It keeps this name, and so its
+    slot, when other sinks are added later."""
     if config.slot is not None:
         return config.name
     kept = folder / KEPT

@@ -1,6 +1,6 @@
 """Values of a pipeline's file that come from the environment or from another file.
 
-"${HOME}/lake"              the variable's value; an error shows the text as it stands in the file
+"${HOME}/lake"              the variable's value; an error shows the text as it is in the file
 { env = "SHOP_PASSWORD" }   a secret; shown as ***
 { file = "/run/secrets/x" } a secret; the text of the file without the line's end
 """
@@ -28,7 +28,7 @@ class Secret(str):
 
 
 class Filled(str):
-    """A text in which environment variables were replaced; its `repr` is the text as the file has it."""
+    """A text in which environment variables were replaced; its `repr` is the text in the file."""
 
     written: str
 
@@ -37,11 +37,11 @@ class Filled(str):
 
 
 def filled(key: str, value: Any, folder: Path, *, secret: bool, table: bool = False) -> Any:
-    """A value of the file with environment variables and secrets filled in. Raises ConfigError that names the key and
-    the variable or file that is missing.
+    """Return a value of the file with environment variables and secrets filled in. Raises ConfigError with the key and
+    the missing variable or file.
 
-    A `secret` is never shown, and may be written as { env = ... } or { file = ... }. If the setting is a `table`, its
-    entries may."""
+    A `secret` is never shown, and can be written as { env = ... } or { file = ... }. If the setting is a `table`, each
+    of its entries can be."""
     if isinstance(value, str):
         return _text(key, value, secret=secret)
     if isinstance(value, list):
@@ -80,7 +80,7 @@ def _text(key: str, text: str, *, secret: bool) -> str:
 def _secret(key: str, given: dict[str, Any], folder: Path) -> Secret:
     ((kind, name),) = given.items()
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{key}.{kind} has the value {name!r}", hint="allowed is a name")
+        raise ConfigError(f"{key}.{kind} has the value {name!r}", hint="write a name as a text")
     if kind == "env":
         value = os.environ.get(name)
         if not value:
@@ -104,10 +104,10 @@ def with_password(url: str, password: str) -> Secret:
     user, at, host = authority.rpartition("@")
     if not at or not user:
         raise ConfigError(
-            "source.password is given, and source.url names no user", hint="write postgresql://user@host/database"
+            "source.password is set, but source.url has no user", hint="write postgresql://user@host/database"
         )
     if ":" in user:
-        raise ConfigError("source.url has a password, and there is source.password too", hint="leave out one")
+        raise ConfigError("both source.url and source.password have a password", hint="leave out one of the two")
     return Secret(f"{scheme}://{user}:{quote(password, safe='')}@{host}{slash}{path}")
 
 

@@ -34,6 +34,6 @@ def sink_class(kind: str) -> type[Sink]:
         found: type[Sink] = getattr(import_module(module), name)
     except ImportError as error:
         raise ConfigError(
-            f"the sink type {kind!r} cannot be loaded: {error}", hint="install what is missing, or use another type"
+            f"the sink type {kind!r} cannot be loaded: {error}", hint="install the missing package, or use another type"
         ) from error
     return found

@@ -1,4 +1,4 @@
-"""What a dump request means for the tables that a stream captures: cursors, or the reason why there are none."""
+"""Turns a dump request into cursors on the captured tables, or into the reason why it cannot be done."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ NAMED = 100
 
 @dataclass(frozen=True)
 class Admission:
-    """A table's part in a request: the cursor to add, and what can be said of it beforehand."""
+    """A table's part in a request: the cursor to add, and its progress before the dump begins."""
 
     cursor: Cursor
     progress: TableProgress
 
 
 def admit(dump: str, request: Request, captured: Collection[TableName], source: Source, pace: Pace) -> list[Admission]:
-    """One admission for each table of the request. What cannot be done becomes a cursor that has failed."""
+    """One admission for each table of the request. A table that cannot be dumped gets a failed cursor."""
     try:
         tables = _tables(request, captured, source.default_schema)
     except ConfigError as error:
         return [_refused(dump, TableName("", request.tables or ""), error.message)]
     if not tables:
-        wanted = "the stream captures no table" if request.tables is None else f"no captured table is {request.tables}"
+        wanted = (
+            "the stream captures no table" if request.tables is None else f"no captured table matches {request.tables}"
+        )
         return [_refused(dump, TableName("", request.tables or ""), wanted)]
     return [_admit(dump, request, table, captured, source, pace) for table in tables]
 
 
 def _tables(request: Request, captured: Collection[TableName], default_schema: str) -> tuple[TableName, ...]:
-    """The captured tables that the request means, and those that it names and that are not captured."""
+    """The captured tables that match the request, and tables that it names but that are not captured."""
     if request.tables is None:
         return tuple(sorted(captured))
     patterns = parse_patterns(request.tables, "tables", default_schema=default_schema)

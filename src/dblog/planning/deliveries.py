@@ -1,4 +1,4 @@
-"""What a stream has delivered: the count of each dump, the counts of this life, and the events that tell of them."""
+"""Counts what a stream has delivered, per dump and in this life, and emits the events about it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dblog.planning.settings import Counts
 from dblog.planning.state_sync import StateSync
 
 STORE_SECONDS = 5.0
-"""How long planning waits for the state store, when a dump of a table is over."""
+"""How long planning waits for the state store when the dump of a table has ended, in seconds."""
 
 
 class Deliveries:
-    """Counts what batches deliver. `tell` takes an event."""
+    """Counts what batches deliver. `tell` is called with each event."""
 
     def __init__(self, spool: Spool, sync: StateSync | None, tell: Callable[..., None]) -> None:
         self._spool = spool
@@ -23,11 +23,11 @@ class Deliveries:
         self._tell = tell
         self._last: Offset | None = None
         self.tally: tuple[Tally, ...] = ()
-        """What the dumps that run have delivered, up to the last batch that is done."""
+        """What the running dumps have delivered, up to the last committed batch."""
         self.counts = Counts()
 
     def delivered(self, offset: Offset) -> None:
-        """Spark has committed the batch that ends here."""
+        """Count the batch that ends here: Spark has committed it."""
         if offset == self._last:
             return
         self._last = offset
@@ -52,11 +52,11 @@ class Deliveries:
             self._sync.delivered(offset, self.tally)
 
     def planned(self, start: Offset, end: Offset, segments: Sequence[Segment]) -> None:
-        """The batch between two offsets is planned, over the log of these segments."""
+        """Count the batch between two offsets, which is planned with the log of these segments."""
         assert start.position is not None
         assert end.position is not None
         if self._sync is not None and len(end.tally) < len(self.tally):
-            # a dump of a table is over: what it came to is only in the batch that is done
+            # the dump of a table has ended: only the committed batch has its final counts
             self._sync.exchange(STORE_SECONDS)
         self.counts.windows += bool(end.emit)
         self.counts.events += sum(s.upto(end.position)[0] - s.upto(start.position)[0] for s in segments)

@@ -1,11 +1,12 @@
-"""The engine: what the driver does between batches, as Spark asks for it.
+"""The engine: what the driver does between batches, when Spark calls it.
 
-A batch is a function of its two offsets and of files. So after a crash, in a new process, `batch` may be called
-first, with offsets of an earlier life, and the engine starts wherever they say.
+A batch depends only on its two offsets and on files. After a crash, in a new process, Spark may call `batch` first,
+with offsets of an earlier life. The engine then starts at these offsets.
 
-A batch that is repeated is the same batch: sinks may have written it, and know it by its positions. Before an offset is
-handed out, the spool notes which files the batch consists of (`Spool.keep_batch`), and a later life delivers these. If
-they are lost, the log is read again; on another server, exactly the transactions of the batch (`dblog.capture.repeat`).
+A repeated batch must be the same as before, because sinks may have written it, and they identify it by its positions.
+So before an offset is returned, the spool stores which files the batch consists of (`Spool.keep_batch`), and a later
+life delivers these files. If they are lost, the log is read again; on another server, exactly the transactions of the
+batch are read (`dblog.capture.repeat`).
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from dblog.work.tasks import Emit, Log, Select, Window
 _T = TypeVar("_T")
 
 SPOOL_SECONDS = 5.0
-"""How often the spool's size is looked at."""
+"""How often the spool's size is measured, in seconds."""
 
 
 class Engine:
-    """Plans batches and keeps the log flowing onto the spool. Belongs to the driver's source process."""
+    """Plans batches, and captures the log onto the spool. It runs in the source's process on the driver."""
 
     def __init__(
         self,
@@ -61,9 +62,9 @@ class Engine:
         make_capture: Callable[..., Capture] = Capture,
         make_sync: Callable[..., StateSync] = StateSync,
     ) -> None:
-        """`check` raises when the stream cannot deliver rows of these schema versions; with `version`, the rows of a
-        dump must be of that one, because a column they lack would be lost for good. Without a store the stream takes
-        no requests. The last three arguments let a test make time and threads itself."""
+        """`check` raises if the stream cannot deliver rows of these schema versions. With `version`, the rows of a dump
+        must have this schema version, because a column that they lack would be lost for ever. Without a store the
+        stream takes no requests. With the last three arguments a test controls time and threads."""
         self._source = source
         self._spool = spool
         self._settings = settings
@@ -78,12 +79,12 @@ class Engine:
         self._started_at = effects.wall()
         self._spool_bytes, self._measured = 0, 0.0
         self._health: Mapping[str, Any] | None = None
-        """How the database keeps the log, as it said last; None when it did not answer."""
+        """The database's last answer about how it keeps the log; None if it did not answer."""
         self._position = 0
         self._repeated: tuple[Offset, Segments] | None = None
-        """The batch of an earlier life that ends with this offset, while it is not committed."""
+        """The end of a batch that an earlier life has planned, until the batch is committed."""
         self._made: dict[int, list[str]] = {}
-        """The files that were made for a batch, by its end: they are removed when it is committed."""
+        """Files that were created for a batch, by the end of the batch. They are removed when it is committed."""
         self.sync = (
             None
             if open_store is None
@@ -94,10 +95,10 @@ class Engine:
         if self.sync is not None:
             self.sync.start()
 
-    # -- what Spark asks -------------------------------------------------------------------------------------
+    # -- called by Spark -------------------------------------------------------------------------------------
 
     def next(self, start: Offset, limit: Limit) -> Offset:
-        """The offset that ends the next batch; `start` itself when there is nothing to do."""
+        """The offset that ends the next batch; `start` itself if there is nothing to do."""
         if start.position is None:
             return self._first()
         capture = self._started(start)
@@ -125,7 +126,7 @@ class Engine:
             if end.emptied:
                 window = replace(window, segments=(*window.segments, self._emptied(end, end.position)))
             self._check({f.version for f in window.files})
-            # a chunk that was lost after it was pinned yields nothing now; `plan` sees that and reads it again
+            # a chunk that was lost after it was pinned has no rows now; `plan` finds that and reads it again
             staged = self._planner.staged(end.emit)
             present = tuple(c for c in end.emit if c.id in staged and staged[c.id].stamp == c.stamp)
             if window.segments:
@@ -135,7 +136,7 @@ class Engine:
         return work
 
     def hand_over(self, start: Offset, end: Offset) -> str | None:
-        """Write the work between two offsets to the spool as a range; its name, or None when there is no work."""
+        """Write the work between two offsets to the spool as a range. Returns its name; None if there is no work."""
         work = self.batch(start, end)
         if not work or end.position is None:
             return None
@@ -144,7 +145,7 @@ class Engine:
         return name
 
     def commit(self, end: Offset) -> None:
-        """Take note that Spark has committed the batch that ends here, and remove its files."""
+        """Note that Spark has committed the batch that ends here, and remove its files."""
         if end.position is not None and self._capture is not None:
             self._capture.release(end.position)
             self._spool.remove(self._made.pop(end.position, ()))
@@ -154,11 +155,11 @@ class Engine:
         self._removal.committed(end)
 
     def drain(self) -> None:
-        """From now on: stop when the log is delivered as of the next batch and no dump is running."""
+        """Stop when the log is delivered up to its end at the next batch, and no dump runs."""
         self._draining = True
 
     def report(self) -> dict[str, int]:
-        """Where the log ends, as far as it is captured, and what was done."""
+        """The position up to which the log is captured, and the counts of this life."""
         captured = {} if self._capture is None else {"captured": self._capture.position}
         return {**captured, **self._planner.deliveries.counts.to_json()}
 
@@ -169,15 +170,15 @@ class Engine:
         if self.sync is not None:
             self.sync.close(error)
 
-    # -- what people ask -------------------------------------------------------------------------------------
+    # -- called by the state sync ----------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Do what a running stream needs now and then, whatever it plans. Called by the state sync's thread.
+        """Do the regular work of a running stream that does not depend on planning. Called by the state sync's thread.
 
-        1. Ask how the database keeps the log. If it ends our session, leave it with the log's connection too: a server
-           that shuts down ends this session first, the log's last, and waits for that.
+        1. Query how the database keeps the log. If the server ends our session, close the log's connection too: a
+           server that shuts down ends this session first, and then waits until the log's connection is closed.
         2. Measure the spool.
-        3. Ask the user's probe, if a dump waits for its answer.
+        3. Run the user's probe, if a dump waits for its answer.
         """
         # 1.
         capture = self._capture
@@ -188,7 +189,7 @@ class Engine:
             except ConnectionLost as error:
                 capture.reconnect(error.message)
             except SourceError:
-                pass  # planning says what is wrong
+                pass  # planning will raise the error
         # 2.
         if self._effects.monotonic() - self._measured > SPOOL_SECONDS:
             with contextlib.suppress(SpoolError, OSError):
@@ -197,7 +198,7 @@ class Engine:
         self._planner.probe()
 
     def status(self) -> Mapping[str, Any]:
-        """Everything that is known of the stream. Only reads: neither the source nor the spool is asked."""
+        """The status of the stream. It only reads what is known: it queries neither the source nor the spool."""
         status: dict[str, Any] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -237,7 +238,7 @@ class Engine:
         )
 
     def _emptied(self, end: Offset, position: int) -> tuple[LogFile, ...]:
-        """A truncate of each table that the batch ends by emptying, as files of the log."""
+        """For each table that the batch empties at its end: a log file with a truncate."""
         assert end.position is not None
         files = []
         for number, schema in enumerate(map(schema_from_text, end.emptied.values())):
@@ -253,7 +254,7 @@ class Engine:
         self._held_up = what
 
     def _started(self, at: Offset) -> Capture:
-        """The capture; in a new life it goes on from an offset whose batch is committed."""
+        """The capture. In a new life it starts at an offset whose batch is committed."""
         if self._capture is None:
             self._prepare(at)
             self._spool.sweep(chunks_of(at))
@@ -273,12 +274,12 @@ class Engine:
         return _log_files(self._capture, start, end)
 
     def _repeat(self, start: Offset, end: Offset) -> None:
-        """Begin a life with a batch that an earlier one has planned.
+        """Begin a life with a batch that an earlier life has planned.
 
-        1. If its files are on the spool, they are the batch. The log goes on behind it.
-        2. If they are not and the log is another server's, its transactions are read from there. The spool notes their
-           files, so that the next life finds the same. The log goes on behind it.
-        3. Otherwise the log is read again from the start of the batch.
+        1. If its files are on the spool, they are the batch. Capture starts after it.
+        2. If they are lost and the log is another server's, the batch's transactions are read from there. The spool
+           stores their files, so that the next life finds the same ones. Capture starts after the batch.
+        3. Otherwise capture starts at the start of the batch.
         """
         self._prepare(start, end)
         name = self._name(start, end)
@@ -295,13 +296,13 @@ class Engine:
         self._follow(start if files is None else end)
 
     def _name(self, start: Offset, end: Offset) -> str:
-        """What tells a batch from every other, and from the same one as a stream with other options would read it."""
+        """A name that identifies the batch. The same batch of a stream with other options has another name."""
         said = [start.to_json(), end.to_json(), self._source.decoding, self._settings.before]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def _prepare(self, *offsets: Offset) -> None:
-        """Check the source, and have the log decoded for the tables that are followed at these offsets, the earliest
-        first; without any for a new stream."""
+        """Check the source, and decode the log for the tables that are followed at these offsets, the earliest first. A
+        new stream has no offsets."""
         wait = Wait(self._settings.patience, self._hold_up, self._stopped)
         known = {t: f for offset in reversed(offsets) for t, f in (offset.followed or {}).items()}
         followed = {*offsets[0].tables, *known} if offsets else None

@@ -1,14 +1,14 @@
-"""Which tables a stream follows: tables that come, leave their names, are replaced or go while it runs.
+"""Which tables a stream follows while tables are created, renamed, replaced or dropped.
 
-Now and then, and whenever the log shows another definition, the source is asked what is true of the tables (`survey`).
+At intervals, and when the log shows another definition, the source reports the present tables (`survey`).
 
-    a new table     joins: it is published, and followed and dumped from an offset on
-    a replaced one  joins too: that offset's batch ends by emptying it
-    one that is gone  is emptied
-    one that has left its name  stops the stream, or goes on under the name it had
+    a new table        joins: it is published, then followed and dumped from an offset on
+    a replaced table   joins too: the batch of that offset ends by emptying it
+    a dropped table    is emptied
+    a renamed table    stops the stream, or is followed further under its old name
 
-A table joins at an offset that lies behind its admission to the log, and only when all transactions that were running
-then are over: the log may lack what they did before, and the dump must see it.
+A table joins at an offset after its admission to the log, when all transactions that were running at the admission have
+ended: the log may lack their earlier changes, so the dump must see them.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from dblog.errors import PreconditionFailed, SourceError, TableLocked
 from dblog.sources.base import Source, Survey
 
 AGAIN_SECONDS = 1.0
-"""The least time between two looks, whatever the log shows."""
+"""The least time between two surveys, in seconds."""
 
 AWAY_SECONDS = 2.0
-"""How long a followed table may be without its name before the stream stops: it may be renamed there and back."""
+"""How long a followed table may be away before the stream stops, in seconds: it may be renamed and renamed back."""
 
 LOCKED_SECONDS = 5.0
-"""How long no table is admitted after one was found locked."""
+"""How long no table is admitted after one was found locked, in seconds."""
 
 
-STAYS = "it was dropped while the stream was stopped: what was delivered of it stays until a table has its name again"
-"""A truncate needs a schema, which only a life that has seen the table knows: it waits for the next table."""
+STAYS = "it was dropped while the stream was stopped: its delivered rows stay until a table has its name again"
+"""Why a dropped table is not emptied yet. A truncate needs the table's schema, and this life does not know it."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What changes at an offset."""
+    """What changes at an offset in the followed tables."""
 
     followed: Mapping[TableName, Followed]
     emptied: tuple[TableName, ...] = ()
     replaced: tuple[TableName, ...] = ()
-    """Those of the emptied tables that must be dumped."""
+    """The emptied tables that must be dumped."""
     forgotten: frozenset[TableName] = frozenset()
-    """Tables that are gone, or that the patterns do not name any more: one that comes under such a name is new."""
+    """Tables that were dropped, or do not match the patterns any more. A later table of the same name is new."""
 
 
 @dataclass
 class _Join:
-    """A table that is to be followed from some offset on."""
+    """A table that will be followed from a later offset on."""
 
     known: Followed
     position: int
     running: tuple[int, ...]
-    """Transactions that must be over first."""
+    """Transactions that must end first."""
 
 
 @dataclass
@@ -72,10 +72,10 @@ class _Seen:
 
 
 class Following:
-    """Looks at the tables of a stream and says what changes at its next offset.
+    """Surveys the tables of a stream, and decides what changes at its next offset.
 
-    `renamed` lets tables that have left their name go on; `new` lets tables join that come later; `seconds` is the
-    time between two looks; `tell` takes an event; `knows` says whether a table's schema is known in this life."""
+    `renamed`: follow renamed tables further. `new`: let tables join that are created later. `seconds`: the time between
+    two surveys. `tell` is called with each event. `knows` returns whether this life knows a table's schema."""
 
     def __init__(
         self,
@@ -102,19 +102,19 @@ class Following:
         self._seen = _Seen()
         self._away: dict[TableName, float] = {}
         self.looks = 0
-        """How often the tables have been looked at in this life."""
+        """The number of surveys in this life."""
         self.left_out: dict[TableName, str] = {}
-        """Tables that the patterns name and that are not followed, and why."""
+        """Tables that match the patterns but are not followed, and why."""
 
     def followed(self, start: Offset) -> Mapping[TableName, Followed]:
-        """The tables that are followed after the offset. One of an earlier version does not say: then it is as the
-        first look in this life has found it."""
+        """The tables that are followed after the offset. An offset of an earlier version does not have them: then they
+        are those of the first survey in this life."""
         return start.followed if start.followed is not None else self._earlier or {}
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- surveys ---------------------------------------------------------------------------------------------
 
     def look(self, start: Offset, capture: Capture) -> None:
-        """Survey the tables, if it is time. Raises PreconditionFailed when the stream cannot go on."""
+        """Survey the tables, if it is time. Raises PreconditionFailed if the stream cannot continue."""
         now, known = self._effects.monotonic(), self.followed(start)
         self._joining = {t: join for t, join in self._joining.items() if known.get(t) != join.known}
         if self._looked is not None:
@@ -129,19 +129,19 @@ class Following:
         waits = {t for t in survey.gone if not self._knows(t)}
         self._seen = _Seen(
             {t: f for t, f in survey.tables.items() if t in known and t not in survey.replaced},
-            # a table that has taken the name of another one that is followed goes on as that
+            # a table that has taken the name of another followed table is followed under that name
             (survey.gone - waits) | {t for t, now in survey.away.items() if now in known},
             frozenset(t for t in known if t not in survey.tables and t not in survey.away and t not in survey.gone),
         )
         self._admit(known, survey, waits, first=first)
 
     def _survey(self, start: Offset, capture: Capture) -> Survey:
-        """What is true of the tables now. On failure the log's word of another definition stays: the next look, which
-        may be the retry of this one, must not wait its time."""
+        """Survey the tables now. If that fails, `capture.redefined` stays set, so that the next survey does not wait
+        for its interval."""
         hurry = capture.redefined.is_set()
         capture.redefined.clear()
         try:
-            # a server whose log was reset goes on sending heartbeats, and nothing else
+            # a server whose log was reset still sends heartbeats, but no changes
             self._source.check_position(*capture.reached)
             survey = self._source.survey(self.followed(start))
             if start.followed is None and self._earlier is None:
@@ -154,12 +154,12 @@ class Following:
         return survey
 
     def _take_over(self, start: Offset, survey: Survey) -> None:
-        """The offset is of a version that did not say which tables are followed: those that have had their dump."""
+        """Handle an offset of an earlier version, without followed tables: follow those that were dumped."""
         before = set(start.tables) or set(survey.tables)
         self._earlier = {t: f for t, f in survey.tables.items() if t in before}
 
     def _see_names(self, start: Offset, survey: Survey) -> None:
-        """Tables that have left their names go on, or stop the stream."""
+        """Follow renamed tables further, or stop the stream."""
         self._away = {t: since for t, since in self._away.items() if t in survey.away}
         for table, now in survey.away.items():
             if table not in self._away:
@@ -171,16 +171,16 @@ class Following:
             if self._effects.monotonic() - self._away[table] >= AWAY_SECONDS:
                 why = " and its dump has not ended" if self._goes_on else ""
                 raise PreconditionFailed(
-                    f"table {table} is called {now} now{why}",
-                    hint=f"rename it back and start the stream again, which then goes on; or set the option renamed to "
-                    f"follow, which delivers the changes of {now} as those of {table} (not before its dump has ended); "
+                    f"table {table} was renamed to {now}{why}",
+                    hint=f"rename it back and start the stream again: it then continues; or set the option renamed to "
+                    f"follow, which delivers the changes of {now} as those of {table} (after its dump has ended); "
                     "or follow the new name with a new slot and a new checkpoint",
                 )
 
     def _admit(
         self, known: Mapping[TableName, Followed], survey: Survey, waits: Set[TableName], *, first: bool
     ) -> None:
-        """Let new and replaced tables join. Those that are gone and cannot be emptied yet are told."""
+        """Let new and replaced tables join. Report dropped tables that cannot be emptied yet."""
         away = {known[t].identity for t in survey.away}
         new = [t for t, f in survey.tables.items() if t not in known and (not f.identity or f.identity not in away)]
         left_out = {
@@ -212,11 +212,11 @@ class Following:
 
     @property
     def away(self) -> frozenset[TableName]:
-        """Followed tables that had another name when they were last looked at."""
+        """Followed tables that had another name at the last survey."""
         return frozenset(self._away)
 
     def look_for_names(self, start: Offset) -> None:
-        """Look at once which tables are away: one could not be read."""
+        """Survey at once which tables are away, because a table could not be read."""
         self._see_names(start, self._source.survey(self.followed(start)))
 
     # -- the next offset -------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Following:
         """What changes at the offset after `start` that ends at the position."""
         before = self.followed(start)
         followed = {t: self._seen.renewed.get(t, f) for t, f in before.items() if t not in self._seen.unwanted}
-        # a truncate has a place in the log behind all that was delivered before
+        # the order of a truncate is after everything that was delivered before
         moves = start.position is None or position > start.position
         gone = [t for t in followed if t in self._seen.gone and moves]
         for table in gone:

@@ -1,4 +1,4 @@
-"""What people want of a stream's dumps, when a batch is planned: requests become cursors here."""
+"""Collects what users want from a stream's dumps when a batch is planned. Requests become cursors here."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dblog.state.requests import TableProgress
 
 
 class Requests:
-    """The orders of a stream. Without a state store nobody requests anything. `dump` says whether every table is dumped
-    when the stream first meets it."""
+    """The orders of a stream. Without a state store there are no requests. `dump`: whether every table is dumped when
+    the stream first follows it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Requests:
         self._announced: set[TableName] = set()
 
     def orders(self, start: Offset) -> Orders:
-        """What people want now; requests that the offset has not taken become cursors."""
+        """What users want now. Requests that the offset has not taken yet become cursors."""
         away = self._following.away
         wanted = tuple({**self._tables.followed(), **dict.fromkeys(away)}) if self._dump else ()
         if self._sync is None:

@@ -14,14 +14,14 @@ from dblog.errors import SourceError
 from dblog.sources.base import Source
 
 BUSY_SECONDS, QUIET_SECONDS = 0.015, 0.75
-"""How long a chunk's select should take while the log has changes to deliver, and while it has none."""
+"""How long a chunk's select should take while the log has changes to deliver, and while it has none, in seconds."""
 
 QUIET_AFTER_SECONDS = 5.0
-"""The log is quiet when it has had nothing of ours for this long."""
+"""The log is quiet after this time without changes of followed tables, in seconds."""
 
 
 class Pacer:
-    """Knows the throttle, what the selects took, and how busy log and source are."""
+    """Decides the pace from the throttle, the times of selects, and the load of log and source."""
 
     def __init__(self, source: Source, chunks: int, chunk_rows: int | None, effects: Effects = REAL) -> None:
         self._source = source
@@ -34,10 +34,10 @@ class Pacer:
         self._selects, self._select_seconds, self._last_select = 0, 0.0, 0.0
         self.throttle = Throttle()
         self.watches = False
-        """Whether a dump has something to read."""
+        """Whether a dump has rows to read."""
 
     def pace(self) -> Pace:
-        """Short rounds while the log has something to deliver, long ones while it has not; within the throttle."""
+        """The size of the next round: short while the log has changes to deliver, else long; within the throttle."""
         throttle = self.throttle
         busy = self._effects.monotonic() < self._busy_until
         seconds = throttle.select_seconds or (BUSY_SECONDS if busy else QUIET_SECONDS)
@@ -46,19 +46,19 @@ class Pacer:
             rows=throttle.chunk_rows or self._chunk_rows,
             seconds=min(seconds, throttle.max_select_seconds or seconds),
         )
-        if throttle.rows_per_second is not None:  # at least a round each second, to be steady
+        if throttle.rows_per_second is not None:  # at least one round per second, for a steady rate
             pace = replace(pace, most=max(1, int(throttle.rows_per_second / pace.chunks)))
         return pace
 
     def waits(self, capture: Capture) -> str | None:
-        """Why no round may open now."""
+        """Why no round may open now; None if one may."""
         asked, load = self._probed
         if asked != self.throttle.probe:
             load = Load(trouble="it has not answered yet")
         return self._governor.waits(self.throttle, self._effects.monotonic(), replace(load, lag_seconds=capture.lag))
 
     def probe(self) -> None:
-        """Ask the user's probe while a dump would run."""
+        """Run the user's probe, if a dump would run now."""
         query = self.throttle.probe
         if query is None or not self.watches:
             self._probed = (None, Load())
@@ -73,11 +73,11 @@ class Pacer:
         self._busy_until = self._effects.monotonic() + QUIET_AFTER_SECONDS
 
     def opened(self) -> None:
-        """A round opens."""
+        """Note that a round opens."""
         self._governor.opened(self._effects.monotonic())
 
     def read(self, chunks: Sequence[Staged]) -> None:
-        """A round has been read; it weighs on the next."""
+        """Note the times and rows of a round: they decide when the next one may open."""
         if chunks:
             self._selects += len(chunks)
             self._select_seconds += sum(c.seconds for c in chunks)

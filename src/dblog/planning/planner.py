@@ -1,4 +1,4 @@
-"""Planning: where the next batch ends, and which chunks are read. The imperative shell around `core.window.plan`."""
+"""Planning: where the next batch ends, and which chunks are read. It does the I/O around `core.window.plan`."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from dblog.work.tasks import stage
 _T = TypeVar("_T")
 
 POLL_SECONDS = 0.5
-"""How long planning waits for something to happen before it says that nothing did."""
+"""How long planning waits for changes before it returns that there are none, in seconds."""
 
 FAR_BEHIND_BYTES = 64 << 20
-"""With more log than this still to read, a dump waits: the log goes first, in batches of bounded size."""
+"""Bytes of unread log above which dumps wait. The log is delivered first, in batches of bounded size."""
 
 LOCKED_SECONDS = 5.0
-"""How long no round is tried after a table was found locked."""
+"""How long no round is tried after a table was found locked, in seconds."""
 
 
 @dataclass(frozen=True)
 class PlannedWindow:
-    """A batch that ends at a watermark, and what must be noted once it is decided."""
+    """A batch that ends at a watermark, and the facts to record when it is final."""
 
     end: Offset
     segments: Sequence[Segment]
@@ -95,10 +95,10 @@ class Planner:
         )
         self.deliveries = Deliveries(spool, sync, self._tell)
 
-    # -- what people see ---------------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What people see of the planning."""
+        """The status of planning, for users."""
         counts = self.deliveries.counts
         return {
             "tables": self.tables.status(),
@@ -112,13 +112,13 @@ class Planner:
         }
 
     def probe(self) -> None:
-        """Ask the user's probe, if a dump waits for its answer."""
+        """Run the user's probe, if a dump waits for its answer."""
         self._pacer.probe()
 
     # -- planning --------------------------------------------------------------------------------------------
 
     def plan(self, start: Offset, capture: Capture, limit: Limit, target: int | None) -> Offset | None:
-        """Where the batch after `start` ends; `start` itself when there is nothing to do; None when the log up to
+        """The offset that ends the batch after `start`. `start` itself if there is nothing to do. None if the log up to
         `target` is delivered and no dump runs."""
         self._retrying(lambda: self._following.look(start, capture))
         self.tables.learn(self._following.followed(start), self._following.looks)
@@ -137,31 +137,31 @@ class Planner:
         return end
 
     def _active(self, start: Offset, orders: Orders) -> bool:
-        """Whether a dump has anything to read now."""
+        """Whether a dump has rows to read now."""
         idle = orders.cancelled | orders.held
         cursors = [c for c in (*start.dumps, *orders.new) if not orders.waits(c)]
         reads = any(not set(c.dumps) <= idle and c.failed is None for c in cursors)
         return reads or (INITIAL not in orders.held and not set(orders.wanted) <= set(start.tables))
 
     def _lost(self, start: Offset) -> bool:
-        """Whether a chunk is gone that the batch up to `start` should have delivered: then it must be read again."""
+        """Whether a chunk was lost that the batch up to `start` should have delivered. It must be read again."""
         staged = self.staged(start.emit)
         return any(c.id not in staged or staged[c.id].stamp != c.stamp for c in start.emit)
 
     def _waits_for_names(self, start: Offset, orders: Orders) -> bool:
-        """Whether a table must be dumped that is away from its name."""
+        """Whether a table that must be dumped is away."""
         return any(orders.waits(c) and not set(c.dumps) <= orders.held for c in start.dumps)
 
     def _opens_window(self, start: Offset, capture: Capture, orders: Orders) -> bool:
         """Whether the next batch ends at a watermark: to end the running round, or to open one that may run."""
         active = self._pacer.watches = self._active(start, orders)
         self._waits = self._obstacle(start, capture) if active else None
-        # the watermark gives the log an end to change it at
+        # the watermark gives a position at which the followed tables can change
         joins = self._retrying(lambda: self._following.due(start, capture.position))
         return bool(start.read) or joins or (active and self._waits is None)
 
     def _obstacle(self, start: Offset, capture: Capture) -> str | None:
-        """Why no round may open now."""
+        """Why no round may open now; None if one may."""
         if self._effects.monotonic() < self._locked_until:
             return "a table is locked"
         suspects = np.array(start.suspects, np.int64)
@@ -175,15 +175,15 @@ class Planner:
     def _end_window(self, start: Offset, capture: Capture, orders: Orders) -> Offset:
         """End the batch at a watermark.
 
-        1. Stage what no task has staged (a limit, a lost executor): the select is still in its window. Then note what
-           is there: a file that a late task brings after the watermark must not count.
-        2. Charge the selects to the throttle and tell of them.
-        3. Write the watermark: the window of the running round ends here. Or, where nothing may be written, ask for a
-           position that no select has seen beyond. Wait until the log has got there.
-        4. Look which transactions a select might miss, then plan; the round that is opened starts after this look.
-        5. Charge and tell what was planned.
+        1. Stage the chunks that no task has staged (a limit, a lost executor): the window is still open. Then list the
+           staged files: a file that a late task writes after the watermark must not count.
+        2. Charge the selects to the throttle, and emit their events.
+        3. Write the watermark: the window of the running round ends here. If nothing may be written, query a position
+           that is not before anything that a select has seen. Wait until the log has reached it.
+        4. Find the transactions that a select might miss, then plan. Selects of the new round start after this.
+        5. Charge what was planned, and emit its events.
 
-        When a connection is lost, 1 is done again, or 3 and 4 with a new watermark; 2 and 5 are done once.
+        After a lost connection, 1 is repeated, or 3 and 4 with a new watermark. 2 and 5 are done only once.
         """
         # 1.
         staged = self._retrying(lambda: self._stage(start))
@@ -201,16 +201,16 @@ class Planner:
         return planned.end
 
     def _stage(self, start: Offset) -> Mapping[str, Staged]:
-        """Select the chunks of the round that are not staged; what is staged now."""
+        """Select the chunks of the round that are not staged. Returns all staged chunks."""
         for chunk in start.read:
-            with contextlib.suppress(TableLocked, KeyChanged):  # then the chunk is not there, and is read again later
+            with contextlib.suppress(TableLocked, KeyChanged):  # then the chunk is not staged, and is read later
                 found = stage(self._source, self._spool, chunk)
                 if found.failed is None:
                     self._check({found.version})
         return self.staged((*start.emit, *start.read))
 
     def _watermark(self, capture: Capture) -> tuple[str, int]:
-        """Write a watermark and wait for it: its token and where the log has it."""
+        """Write a watermark and wait until the log shows it. Returns its token and its position."""
         token = self._effects.token()
         if self._source.writes:
             bound = self._source.write_watermark(token)
@@ -224,8 +224,8 @@ class Planner:
     def _plan_window(
         self, start: Offset, capture: Capture, orders: Orders, staged: Mapping[str, Staged]
     ) -> PlannedWindow:
-        """Write a watermark and plan the batch that ends there. A second call does no harm: what must be done once is
-        left to the caller."""
+        """Write a watermark and plan the batch that ends there. It can be called again: the caller does what must be
+        done only once."""
         assert start.position is not None
         token, position = self._watermark(capture)
         segments = capture.between(start.position, position, self._following.followed(start))
@@ -235,7 +235,7 @@ class Planner:
         staged = same_schema(start, staged, files)
         elsewhere: frozenset[str] = frozenset()
         if not self._source.comparable(start.coordinate, mark.coordinate):
-            # chunks may show what was committed on another server and is on no other: they are read again
+            # the chunks may have rows that exist only on the earlier server: read them again
             elsewhere = frozenset(c.id for c in start.read)
             staged = {chunk_id: found for chunk_id, found in staged.items() if chunk_id not in elsewhere}
         if files:
@@ -254,7 +254,7 @@ class Planner:
         )
         try:
             end = ending(pace=pace)
-        except TableLocked:  # no boundaries now: no round now
+        except TableLocked:  # the boundaries of chunks cannot be read, so no round opens now
             self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
             end = ending(pace=replace(pace, chunks=0))
         end, unread = self._begun_again(start, end)
@@ -263,7 +263,7 @@ class Planner:
     def _end_anywhere(
         self, start: Offset, capture: Capture, orders: Orders, limit: Limit, target: int | None
     ) -> Offset:
-        """End the batch at some commit: as much log as there is and the limit allows."""
+        """End the batch at a commit: the last one within the captured log and the limit."""
         assert start.position is not None
         news = orders.new or any(c.failed or set(c.dumps) & orders.cancelled for c in start.dumps)
         news = news or (target is not None and self._lost(start))
@@ -272,7 +272,7 @@ class Planner:
             segments = capture.between(start.position, capture.position, self._following.followed(start))
             position = reach(segments, start.position, limit)
         elif news or self._overdue(start.position, capture.position, target):
-            # nothing of ours, but the log moves on: acknowledge that, and keep Spark's workers warm
+            # no changes of followed tables, but the log grows: acknowledge it, and keep Spark's workers running
             position = capture.position
         else:
             return start
@@ -299,27 +299,26 @@ class Planner:
         return end
 
     def _begun_again(self, start: Offset, end: Offset) -> tuple[Offset, frozenset[TableName]]:
-        """The offset, with the stream's own dumps begun anew that failed because their table was away from its name.
-        And the tables that are there and have failed: one that fails twice stops the stream. One that is gone needs no
-        dump."""
+        """The offset, in which the stream's own dumps start again if they failed because their table was away. And the
+        existing tables whose dump failed: a table that fails twice stops the stream. A dropped table needs no dump."""
         failed = {c.table: c.failed for c in end.dumps if c.failed is not None and c.dump in OWN}
         if not failed:
             return end, frozenset()
         there = self._source.describe(failed)
         for table in there:
             if table in self._unread:
-                # what is said may be repaired: then it must be read again
+                # somebody may fix the cause: then the table must be read again
                 self._spool.remove_chunks({c.id for c in start.read if c.table == table})
                 raise PreconditionFailed(
                     f"table {table} cannot be dumped: {failed[table]}",
-                    hint="a stream without the table's full state would be wrong: repair what is said, or leave it out",
+                    hint="fix the cause, or leave the table out: without its full state the stream would be incomplete",
                 )
         if len(there) < len(failed):
             self._following.look_for_names(start)
         return replace(end, dumps=begun_again(end.dumps, there.keys() | self._following.away)), frozenset(there)
 
     def _changed(self, end: Offset, change: Change) -> Offset:
-        """The offset, with what is followed after it and what its batch empties."""
+        """The offset, with the tables that are followed after it and those that its batch empties."""
         schemas = {t: self.tables.known(t) for t in change.emptied}
         if change.replaced:
             schemas |= self._source.describe(change.replaced)
@@ -328,12 +327,12 @@ class Planner:
         return replace(end, followed=change.followed, emptied=emptied, tables=tables)
 
     def _overdue(self, start: int, captured: int, target: int | None) -> bool:
-        """Whether to end a batch although the log has nothing of ours: every now and then, or to reach the target."""
+        """Whether to end a batch without changes of followed tables: at intervals, or to reach the target."""
         arrives = target is not None and start < target <= captured
         return arrives or self._effects.monotonic() - self._moved > self._settings.heartbeat
 
     def _looked_at(self, segments: Sequence[Segment]) -> list[LogFile]:
-        """The files of the segments, whose schemas the stream can deliver and people know."""
+        """The files of the segments. Raises if the stream cannot deliver one of their schemas; records new schemas."""
         files = [f for s in segments for f in s.files]
         self._check({f.version for f in files})
         self.tables.saw(files, self._spool)
@@ -348,8 +347,8 @@ class Planner:
         segments: Sequence[Segment],
         change: Change,
     ) -> Mark:
-        """What there is to say of a position that ends a batch. First what a select might miss: not before the log up
-        to there has been seen."""
+        """The facts about a position that ends a batch. The transactions that a select might miss are read first, after
+        the log up to the position was captured."""
         assert start.position is not None
         coordinate = capture.coordinate(position)
         commits = [s.commits.between(start.position, position) for s in segments]
@@ -359,7 +358,7 @@ class Planner:
         return Mark(position, token, suspects, holes, coordinate)
 
     def staged(self, chunks: Iterable[Chunk]) -> Mapping[str, Staged]:
-        """What the spool holds for the chunks, of the schema that the stream has."""
+        """The staged files of the chunks, if they have a schema that the stream can deliver."""
         found = {c.id: self._spool.staged(c.id) for c in chunks}
         return {
             chunk_id: staged

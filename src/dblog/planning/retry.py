@@ -1,4 +1,4 @@
-"""Try again what is worth trying again: Spark does not retry what its driver calls."""
+"""Retries of calls to the source. Spark does not retry calls that fail on the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 def retrying(call: Callable[[], _T], patience: float, effects: Effects = REAL) -> _T:
-    """Return the call's result. A lost connection or a locked table is tried again for `patience` seconds."""
+    """Return the call's result. After a lost connection or a locked table, try again for `patience` seconds."""
     deadline = effects.monotonic() + patience
     delay = 0.1
     while True:

@@ -1,4 +1,4 @@
-"""How a stream runs, and what it has done in this life."""
+"""The settings of a stream, and its counts in this life."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How a stream runs."""
+    """The settings of a stream."""
 
     dump: bool = True
-    """Whether every table is dumped when the stream first meets it."""
+    """Whether every table is dumped when the stream first follows it."""
     before: bool = False
     chunk_rows: int | None = None
     parallelism: int = 2
@@ -18,9 +18,9 @@ class StreamSettings:
     heartbeat: float = 30.0
     patience: float = 300.0
     follow_renamed: bool = False
-    """A table that has left its name goes on under the name it had; otherwise it stops the stream."""
+    """Whether a renamed table is followed further, under its old name. Otherwise it stops the stream."""
     follow_new: bool = True
-    """A table joins that is created while the stream runs; otherwise people are told."""
+    """Whether tables that are created while the stream runs join it. Otherwise they are only reported."""
 
 
 @dataclass

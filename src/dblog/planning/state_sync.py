@@ -1,7 +1,7 @@
 """The exchange between a running stream and its state store. It has its own thread: planning never waits for the store.
 
-It brings requests, wishes and settings in, and carries status, progress and events out. The stream looks at what has
-come in whenever it plans a batch.
+It reads requests, wishes and settings from the store, and writes status, progress and events to it. The stream reads
+the new requests when it plans a batch.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
 from dblog.state.store import Store
 
 EXCHANGE_SECONDS = 0.2
-"""How often the store is asked whether anybody has written; it is read only then."""
+"""How often the store is checked for changes of others, in seconds. It is read only if there are any."""
 STATUS_SECONDS, IDLE_SECONDS = 1.0, 3.0
-"""How often the status is written: while it changes or a dump runs, and while nothing happens."""
+"""How often the status is written, in seconds: while it changes or a dump runs, and while the stream is idle."""
 PRUNE_SECONDS = 3600.0
-"""How often dumps that ended long ago are forgotten. A tenth too many that have ended are forgotten at once."""
+"""How often old ended dumps are removed, in seconds. If there are too many (`too_many`), they are removed at once."""
 MOST_EVENTS = 5000
-"""Events that wait to be carried out; more are dropped, the oldest first."""
+"""How many events wait to be written, at most. If there are more, the oldest are dropped."""
 
 
 @dataclass(frozen=True)
 class Inbox:
-    """What people want, as of the last look."""
+    """What users want, as read from the store last."""
 
     store: str = ""
     requests: tuple[Dump, ...] = ()
-    """Those that have not ended, the oldest first."""
+    """The requests that have not ended, the oldest first."""
     held: frozenset[str] = field(default_factory=frozenset)
     cancelled: frozenset[str] = field(default_factory=frozenset)
     throttle: Throttle = field(default_factory=Throttle)
 
 
 class StateSync:
-    """The state store, as a stream uses it. `status` says what the stream does, whenever it is asked; `tend` does what
-    the stream needs now and then, and is called before it."""
+    """A stream's access to the state store. `status` returns the stream's status. `tend` does the stream's regular
+    work; it is called before `status`."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class StateSync:
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._schemas: dict[str, TableSchema] = {}
         self._progress: dict[str, Progress] = {}
-        """Of the dumps that have not ended, of those that the last batch speaks of, and of the stream's own."""
+        """The progress of dumps that have not ended, of dumps in the last batch, and of the stream's own dumps."""
         self._saved: dict[str, Progress] = {}
-        """What the store has of it, as far as the stream knows."""
+        """The progress that is in the store, as far as the stream knows."""
         self._read = ""
         self._index: DumpIndex | None = None
         self._prune_at = 0.0
@@ -93,7 +93,7 @@ class StateSync:
     # -- the stream's side -----------------------------------------------------------------------------------
 
     def inbox(self) -> Inbox:
-        """What people want. Waits for the store only the first time; raises StateError when it stays away."""
+        """What users want. Waits for the store only the first time; raises StateError if it does not answer."""
         with self._changed:
             self._changed.wait_for(lambda: self._inbox is not None or self._error is not None, self._patience)
             if self._error is not None:
@@ -103,27 +103,27 @@ class StateSync:
             return self._inbox
 
     def delivered(self, offset: Offset, tally: Sequence[Tally]) -> None:
-        """Take note that Spark has committed a batch. `tally` counts the rows that each dump has delivered with it."""
+        """Note that Spark has committed a batch. `tally` has the rows that each dump has delivered, with this batch."""
         with self._changed:
             self._delivered.append(Delivered(offset, tally, time.time()))
 
     def admitted(self, dump: str, tables: Mapping[str, TableProgress]) -> None:
-        """A dump is about to begin; returns when the store knows what is known of it beforehand."""
+        """Write the progress of a dump that begins now; return when it is in the store."""
         with self._changed:
             self._admitted.append((dump, tables))
         self.exchange()
 
     def tell(self, kind: str, **facts: Any) -> None:
-        """The algorithm has done something."""
+        """Add an event of the algorithm."""
         self._events.append(event(kind, time.time(), facts))
 
     def saw(self, schemas: Mapping[str, TableSchema]) -> None:
-        """Events come under these schemas."""
+        """Add schemas with which events were captured."""
         with self._changed:
             self._schemas |= schemas
 
     def exchange(self, seconds: float | None = None) -> None:
-        """Return when everything said so far is in the store and the inbox is newer than this call."""
+        """Return when everything added so far is in the store and the inbox was read after this call."""
         with self._changed:
             self._asked += 1
             mine = self._asked
@@ -133,7 +133,7 @@ class StateSync:
                 raise self._error
 
     def close(self, error: BaseException | None = None) -> None:
-        """Say that the stream has ended, and why."""
+        """Write that the stream has ended, and why."""
         state = "stopped" if error is None else "failed"
         self._ending = {"state": state, "error": None if error is None else str(error)}
         self._wake.set()
@@ -174,10 +174,10 @@ class StateSync:
             store.close()
 
     def _say_status(self, pipeline: Pipeline) -> bool:
-        """Write the status; whether anything happens."""
+        """Write the status. Returns whether the stream is busy."""
         self._tend()
         status = self._status()
-        pipeline.open()  # somebody may have told the store to forget it
+        pipeline.open()  # a user may have removed it with `dblog forget`
         pipeline.say({"state": "running", "error": None, **status, **(self._ending or {})})
         before, self._last_status = self._last_status, status
         return status != before or any(not progress.state.ended for progress in self._progress.values())
@@ -188,7 +188,7 @@ class StateSync:
             self._changed.notify_all()
 
     def _opened(self, pipeline: Pipeline) -> None:
-        """Begin with a store: everything of it is new."""
+        """Begin with a store, as if all its documents were new."""
         pipeline.open()
         self._prune(pipeline)
         self._index = DumpIndex(pipeline)
@@ -243,7 +243,7 @@ class StateSync:
             self._inbox = inbox
 
     def _look(self, pipeline: Pipeline, index: DumpIndex) -> None:
-        """Read what people have written since the last time."""
+        """Read what users have written since the last call."""
         for name, progress in index.look().items():
             self._progress.setdefault(name, progress)
             self._saved.setdefault(name, progress)
@@ -251,7 +251,7 @@ class StateSync:
         self._throttle = pipeline.settings()
 
     def _let_go(self, index: DumpIndex, spoken_of: Collection[str]) -> None:
-        """Forget the progress of requests that are over and that the last batch does not speak of."""
+        """Forget the progress of requests that have ended and are not in the last batch."""
         over = [name for name, progress in self._progress.items() if progress.state.ended and name not in OWN]
         for name in over:
             index.end(name)
@@ -269,8 +269,8 @@ class StateSync:
         self._progress[name] = replace(old, tables={**old.tables, **tables})
 
     def _mirror(self, pipeline: Pipeline, batch: Delivered, index: DumpIndex) -> None:
-        """Bring the progress of every dump up to a batch: of those it speaks of, and of those it has ended. A request
-        that the store has no more has no progress."""
+        """Update the progress of all dumps that a batch concerns or has ended. A request that is not in the store any
+        more has no progress."""
         since, self._ran = self._ran, batch.at
         for name in sorted(filter(index.has, {*self._progress, *batch.dumps})):
             if name not in self._progress:
@@ -293,7 +293,7 @@ class StateSync:
 
 
 def described(schema: TableSchema) -> dict[str, Any]:
-    """A schema for people."""
+    """A schema as the store shows it to users."""
     return {
         "table": str(schema.table),
         "key": list(schema.key),

@@ -1,4 +1,4 @@
-"""The followed tables as planning and people know them: schemas and about how many rows they have."""
+"""The schemas and estimated sizes of the followed tables, for planning and for the status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class FollowedTables:
-    """Schemas and sizes of the tables that a stream follows. Without a state store nobody asks for sizes."""
+    """Schemas and sizes of the tables that a stream follows. Without a state store the sizes are not needed."""
 
     def __init__(self, source: Source, sync: StateSync | None, retrying: Callable[[Callable[[], _T]], _T]) -> None:
         self._source = source
@@ -28,8 +28,8 @@ class FollowedTables:
         self.rows: dict[TableName, int | None] = {}
 
     def learn(self, followed: Mapping[TableName, Followed], look: int) -> None:
-        """Ask the source about tables that are followed now and were not before, or have changed; with every look at
-        the tables also about those that were not there."""
+        """Read the schemas of tables that are newly followed or have changed. After every survey, also read those of
+        tables that did not exist before."""
         again = look != self._look and any(table not in self._schemas for table in followed)
         self._look = look
         if self._followed == followed and not again:
@@ -47,7 +47,7 @@ class FollowedTables:
         self._followed = followed
 
     def saw(self, files: Sequence[LogFile], spool: Spool) -> None:
-        """The log has changes of these files: tell people of schemas that are new."""
+        """Report schemas in these log files that are new."""
         if self._sync is not None:
             new = {f.version: f for f in files if f.version not in self._versions}
             self._saw({version: spool.read_log(f.path, ())[0] for version, f in new.items()})
@@ -62,7 +62,7 @@ class FollowedTables:
         return self._schemas.get(table)
 
     def followed(self) -> dict[TableName, TableSchema]:
-        """The schemas of those that are followed now. One that is away from its name is not known."""
+        """The schemas of the tables that are followed now. That of a table that is away is not known."""
         schemas = self._schemas
         return {table: schemas[table] for table in self._followed if table in schemas}
 

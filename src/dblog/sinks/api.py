@@ -58,14 +58,14 @@ class Api:
         except ValueError:
             fine = False
         if not fine or not re.fullmatch(r"[\x21-\x7e]+", self.url):
-            raise ConfigError("the setting 'url' is no address of HTTP", hint="write https://host:port/path")
+            raise ConfigError("the setting 'url' is not an HTTP URL", hint="write https://host:port/path")
         if at.username is not None or at.password is not None:
-            raise ConfigError(f"the address {self.shown!r} has credentials", hint="give them in headers: Authorization")
+            raise ConfigError(f"the URL {self.shown!r} has credentials", hint="put them into headers: Authorization")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-                raise ConfigError(f"{name!r} cannot be the name of a header", hint="letters, digits and - are allowed")
+                raise ConfigError(f"{name!r} is not a valid header name", hint="use letters, digits and -")
             if not re.fullmatch(r"[\t\x20-\x7e\x80-\xff]*", value):
-                raise ConfigError(f"the header {name!r} has a value that HTTP cannot carry", hint="use Latin-1 letters")
+                raise ConfigError(f"the value of header {name!r} is not allowed in HTTP", hint="use Latin-1 letters")
 
     def reach(self) -> None:
         """Raise SinkUnreachable unless the server accepts a connection."""
@@ -158,12 +158,12 @@ class ApiSession:
                     return None
                 if answer.status < 400 or answer.status in NOT_SO:
                     raise SinkError(
-                        f"{self._api.shown} does not take requests: {answer}", hint="see the settings url and headers"
+                        f"{self._api.shown} refuses all requests: {answer}", hint="check the settings url and headers"
                     )
                 if answer.status < 500 and answer.status not in NOT_NOW:
                     return answer
                 if last:
-                    raise SinkUnreachable(f"{self._api.shown} does not take requests now: {answer}")
+                    raise SinkUnreachable(f"{self._api.shown} does not accept requests now: {answer}")
                 wait = min(max(delay, answer.not_before), LONGEST_DELAY)
             time.sleep(wait)
             delay = min(2 * delay, LAST_DELAY)
@@ -182,6 +182,6 @@ def _away(api: Api, error: Exception) -> SinkError:
     why = str(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
         return SinkError(
-            f"{api.shown} has a certificate that is not trusted: {why}", hint="SSL_CERT_FILE names those that are"
+            f"{api.shown} has an untrusted certificate: {why}", hint="name the file of its authority in SSL_CERT_FILE"
         )
-    return SinkUnreachable(f"{api.shown} cannot be reached: {why}", hint="see that it is there")
+    return SinkUnreachable(f"{api.shown} cannot be reached: {why}", hint="check that it runs and that the URL is right")

@@ -116,7 +116,7 @@ class Batch:
         from pyspark import inheritable_thread_target
         from pyspark.sql import SparkSession
 
-        session = SparkSession.getActiveSession()  # a thread without one has no tags and properties to pass on
+        session = SparkSession.getActiveSession()  # a thread without a session has no tags and properties to pass on
         inheriting = write if session is None else inheritable_thread_target(session)(write)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dblog-sink") as pool:
             for written in [pool.submit(inheriting, table) for table in self.tables]:
@@ -125,7 +125,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class SinkContext:
-    """What a sink knows of its pipeline."""
+    """What a sink knows about its pipeline."""
 
     pipeline: str
     """The name of the stream, unique per source and sink."""
@@ -167,7 +167,7 @@ class Sink(ABC):
         """Write a batch completely, or so that writing it again completes it."""
 
     def close(self) -> None:
-        """Release what `open` has acquired. No further batch comes."""
+        """Close what `open` has opened. No further batch comes."""
         return
 
 

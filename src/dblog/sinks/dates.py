@@ -115,7 +115,7 @@ def odd_date(batch: Batch) -> str | None:
                 if found := _odd(frame, table.schema, column.name):
                     value, *key = found
                     where = f"column {column.name!r} of the row with the key ({', '.join(key)})"
-                    return f"table {table.source} holds {value} in {where}"
+                    return f"table {table.source} has {value} in {where}"
     return None
 
 

@@ -44,8 +44,8 @@ class Folder:
             files, root = pafs.FileSystem.from_uri(self.uri)
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(
-                f"the address {self.uri!r} cannot be opened: {error}",
-                hint="give a path, or an address like s3://, gs://, hdfs:// or file://",
+                f"the folder {self.uri!r} cannot be opened: {error}",
+                hint="give a path, or a URL like s3://, gs://, hdfs:// or file://",
             ) from None
         return files, root
 
@@ -86,10 +86,10 @@ class Folder:
             yield
         except _NOT_AWAY as error:
             raise SinkError(
-                f"cannot write to {self.uri!r}: {error}", hint="give a folder that can be written"
+                f"cannot write to {self.uri!r}: {error}", hint="give a folder that this user may write to"
             ) from None
         except OSError as error:
-            raise SinkUnreachable(f"cannot write to {self.uri!r}: {error}", hint="see that it is there") from None
+            raise SinkUnreachable(f"cannot write to {self.uri!r}: {error}", hint="check that it is mounted") from None
 
 
 def folder_name(table: TableName) -> str:

@@ -41,11 +41,11 @@ EVENT = "key string, value string, _lsn bigint, _seq int, _op string"
 
 FORMAT = Setting(
     "format",
-    "what an event looks like: envelope, debezium, or a function of yours",
+    "the format of an event: envelope, debezium, or a function of yours",
     text("envelope, debezium or package.module:function"),
     default="envelope",
 )
-OLD_ROWS = Setting("before", "whether an update has the old row, as far as the log has it", flag(), default=False)
+OLD_ROWS = Setting("before", "whether an event has the old row, as far as the log has it", flag(), default=False)
 
 
 def events(table: TableBatch, frame: DataFrame, form: Formatter) -> DataFrame:
@@ -124,10 +124,10 @@ def _check(made: object, rows: int) -> None:
     if not isinstance(made, pa.RecordBatch) or dict(zip(made.schema.names, made.schema.types, strict=True)) != wanted:
         shown = made.schema.to_string() if isinstance(made, pa.RecordBatch) else type(made).__name__
         raise SinkError(
-            f"the formatter gave {shown!r}", hint="it must give a pyarrow.RecordBatch of two texts, key and value"
+            f"the formatter returned {shown!r}", hint="return a pyarrow.RecordBatch with two texts, key and value"
         )
     if made.num_rows != rows:
         raise SinkError(
-            f"the formatter gave {made.num_rows} events for {rows} rows",
-            hint="it must give an event for each row, in their order; where the value is null there is none",
+            f"the formatter returned {made.num_rows} events for {rows} rows",
+            hint="return one event for each row, in the same order; to leave an event out, make its value null",
         )

@@ -36,16 +36,16 @@ class HttpSink(Sink):
     """Posts events at least once, with keys by which the API can recognise repeats."""
 
     settings = (
-        Setting("url", "where to post", text("an address like https://api.example/events"), secret=True),
+        Setting("url", "where to post", text("a URL like https://api.example/events"), secret=True),
         Setting("headers", "headers of each request", mapping(), default={}, secret=True),
         FORMAT,
         Setting("size", "events in a request", number(1, 100_000), default=500),
         Setting("timeout", "seconds to wait for an answer", number(0.1, 3600.0), default=30.0),
-        Setting("retries", "how often a request is repeated before the sink counts as away", number(0, 100), default=5),
+        Setting("retries", "retries of a request before the sink counts as unreachable", number(0, 100), default=5),
         Setting(
             "dead_letter",
             "a folder for the events of refused requests; without it, a refused request ends the pipeline",
-            text("a path, or an address like s3://bucket/x"),
+            text("a path, or a URL like s3://bucket/x"),
             default=None,
         ),
         OLD_ROWS,
@@ -110,7 +110,7 @@ class Post:
                 if self.letters is None:
                     raise SinkError(
                         f"{self.api.shown} refused the request {key!r}: {refused}",
-                        hint="give the setting dead_letter to put such events aside and go on",
+                        hint="set dead_letter to store the events of refused requests in a folder and go on",
                     )
                 if file is None:
                     file = stack.enter_context(self.letters.writing(name))

@@ -51,19 +51,19 @@ class KafkaSink(Sink):
     """Writes events to one topic per table, or to one topic for many tables."""
 
     settings = (
-        Setting("servers", "where the cluster is", text("host:port, several of them separated by commas")),
+        Setting("servers", "the servers of the cluster", text("host:port, several of them separated by commas")),
         Setting(
             "topic",
-            "the topic of a table; without {table} several tables share one",
-            text("a name, with {schema} and {table} for those of the table"),
+            "the topic of a table; without {table} several tables share a topic",
+            text("a name; {schema} and {table} are replaced by the table's schema and name"),
             default="{schema}.{table}",
         ),
         FORMAT,
         OLD_ROWS,
-        Setting("tombstones", "whether a delete is followed by an event without value", flag(), default=True),
-        Setting("partitions", "of topics that are created; 0 leaves it to the cluster", number(0, 10000), default=0),
-        Setting("topic_options", "of topics that are created, as cleanup.policy", mapping(), default={}),
-        Setting("options", "of Kafka's producer, as security.protocol", mapping(), default={}, secret=True),
+        Setting("tombstones", "whether an event without a value follows each delete", flag(), default=True),
+        Setting("partitions", "partitions of new topics; 0: the cluster's default", number(0, 10000), default=0),
+        Setting("topic_options", "options of new topics, such as cleanup.policy", mapping(), default={}),
+        Setting("options", "options of the producer, such as security.protocol", mapping(), default={}, secret=True),
         PACKAGE,
     )
 
@@ -100,7 +100,7 @@ class KafkaSink(Sink):
     def check(self) -> None:
         _check_pattern(self.given["topic"])
         if ours := sorted(set(self.given["options"]) & set(FIXED)):
-            raise ConfigError(f"the options {ours} of kafka cannot be set", hint="the order of events depends on them")
+            raise ConfigError(f"the kafka options {ours} cannot be set", hint="the order of events depends on them")
         formatter(self.given["format"], self.context)
         package_of("kafka", self.given["package"])
         self._reach()
@@ -111,7 +111,7 @@ class KafkaSink(Sink):
         self._form = formatter(self.given["format"], self.context)
 
     def write(self, batch: Batch) -> None:
-        self._reach()  # a producer takes long to notice
+        self._reach()  # a producer takes long to notice that the servers are unreachable
         found: dict[str, list[TableBatch]] = {}
         for table in batch.tables:
             found.setdefault(self._topic(table.schema.table), []).append(table)
@@ -124,7 +124,7 @@ class KafkaSink(Sink):
             self._known.clear()
             raise failure(error, self.given["options"].values()) from None
 
-    # -- what is written ---------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------
 
     def _parts(self, topic: str, tables: Sequence[TableBatch], partitions: Mapping[str, int]) -> list[DataFrame]:
         """The events of a topic: its changes in order, as one partition, and the rows of dumps."""
@@ -169,7 +169,7 @@ class KafkaSink(Sink):
             copies = copies.when(buried, f.concat(once, tombstone))
         return copies.otherwise(once)
 
-    # -- where ---------------------------------------------------------------------------------------------------
+    # -- topics --------------------------------------------------------------------------------------------------
 
     def _topic(self, table: TableName) -> str:
         """The topic of a table. Characters that a topic's name cannot have become underscores."""
@@ -211,7 +211,7 @@ def _in_order(changes: Sequence[DataFrame]) -> DataFrame:
 
 
 def _check_pattern(topic: str) -> None:
-    hint = "allowed are letters, digits, '.', '_', '-' and the names {schema} and {table}"
+    hint = "use letters, digits, '.', '_', '-' and the names {schema} and {table}"
     try:
         parts = list(Pattern().parse(topic))
     except ValueError as error:
@@ -225,5 +225,5 @@ def _check_pattern(topic: str) -> None:
 def _address(server: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\s\[\]]+))(?::(\d{1,5}))", server)
     if not found:
-        raise ConfigError(f"setting 'servers' has {server!r}", hint="allowed is host:port, several separated by commas")
+        raise ConfigError(f"setting 'servers' has {server!r}", hint="write host:port, several separated by commas")
     return found[1] or found[2], int(found[3])

@@ -109,5 +109,5 @@ def failure(error: Exception, secrets: Iterable[str]) -> Exception:
     # All options of the producer count as secrets, but numbers among them are only times and sizes.
     said = without_secrets(said, (secret for secret in secrets if not secret.isdigit()))
     if kind in AWAY:
-        return SinkUnreachable(f"kafka is away: {said.strip() or kind}", hint="check the brokers")
-    return SinkError(f"kafka does not take the batch: {kind}: {said.strip()}", hint=HINTS.get(kind))
+        return SinkUnreachable(f"kafka cannot be reached: {said.strip() or kind}", hint="check the brokers")
+    return SinkError(f"kafka refused the batch: {kind}: {said.strip()}", hint=HINTS.get(kind))

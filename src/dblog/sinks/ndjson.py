@@ -35,9 +35,7 @@ class NdjsonSink(Sink):
     """Writes files of JSON lines, exactly once."""
 
     settings = (
-        Setting(
-            "path", "the folder, with a folder for each table in it", text("a path, or an address like s3://bucket/x")
-        ),
+        Setting("path", "the folder, with a folder for each table in it", text("a path, or a URL like s3://bucket/x")),
         FORMAT,
         Setting("compression", "gz compresses the files", choice(*SUFFIX), default="none"),
         OLD_ROWS,
@@ -124,7 +122,7 @@ class StdoutSink(Sink):
                 sys.stdout.write(bytes(row.text).decode())
             sys.stdout.flush()
         except BrokenPipeError:
-            raise SinkError("nobody reads standard output any more", hint="start again with a reader") from None
+            raise SinkError("the reader of standard output has ended", hint="start again with a reader") from None
 
 
 def whole(table: TableBatch, form: Formatter) -> DataFrame:
@@ -137,7 +135,7 @@ def lines(batch: pa.RecordBatch) -> pa.Buffer:
     """The values of the events, one per line."""
     values = batch.column("value").drop_null()
     if pc.any(pc.match_substring(values, "\n")).as_py():
-        raise SinkError("the formatter gave a text with a line break", hint="write JSON without line breaks")
+        raise SinkError("the formatter returned a text with a line break", hint="write JSON without line breaks")
     text = pc.binary_join_element_wise(values, "\n", "")
     _, offsets, data = text.buffers()
     if not len(text):

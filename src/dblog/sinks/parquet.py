@@ -45,8 +45,8 @@ class ParquetSink(Sink):
     """Writes every change and every dump row to files, exactly once."""
 
     settings = (
-        Setting("path", "the folder, or an address that Spark can write to", text("a path or an address")),
-        Setting("compression", "of the files", choice("zstd", "snappy", "gzip", "none"), default="zstd"),
+        Setting("path", "the folder, or a URL that Spark can write to", text("a path or a URL")),
+        Setting("compression", "the compression of files", choice("zstd", "snappy", "gzip", "none"), default="zstd"),
         SCHEMA_CHANGES,
         OLD_ROWS,
     )
@@ -70,9 +70,11 @@ class ParquetSink(Sink):
         try:
             Path(self._folder).mkdir(parents=True, exist_ok=True)
         except PermissionError as error:
-            raise SinkError(f"cannot write to {self._folder!r}: {error}", hint="see that it can be written") from None
+            raise SinkError(f"cannot write to {self._folder!r}: {error}", hint="check its permissions") from None
         except OSError as error:
-            raise SinkUnreachable(f"cannot write to {self._folder!r}: {error}", hint="see that it is there") from None
+            raise SinkUnreachable(
+                f"cannot write to {self._folder!r}: {error}", hint="check that it is mounted"
+            ) from None
 
     def open(self, spark: SparkSession) -> None:
         self._files = Files(spark)
@@ -104,7 +106,7 @@ class ParquetSink(Sink):
         if found["position"] != batch.position:
             raise SinkError(
                 f"{folder!r} has the batch {batch.id} of an earlier stream, which ended at another position",
-                hint="a stream that begins anew needs a new folder; move the old one away",
+                hint="a new stream needs a new folder: move the old folder away, or name another one",
             )
 
     def _fitting(self, home: str, frame: DataFrame, table: TableBatch) -> DataFrame:

@@ -27,7 +27,7 @@ def each_part(frame: DataFrame, work: Work) -> dict[int, str]:
     told = frame.mapInArrow(partial(_done, work), "part int, said string, error binary").collect()
     for row in told:
         if row.error is not None:
-            # `_done` has pickled it in our own task of this very query; no row of a source or a user gets in there
+            # Safe to unpickle: `_done` pickled it in a task of this query, and it contains no data of a source or user.
             raise pickle.loads(row.error)
     return {row.part: row.said for row in told}
 

@@ -38,11 +38,11 @@ class PythonSink(Sink):
 
     settings = (
         Setting("target", "a function, or a class with a method write", text("package.module:name")),
-        Setting("settings", "what a class is made with", Kind("a table", _table, table=True), default={}, secret=True),
+        Setting("settings", "the argument of a class", Kind("a table", _table, table=True), default={}, secret=True),
         OLD_ROWS,
         Setting(
             "dates",
-            "text hands over dates and timestamps as texts, also infinities and years before 1 and after 9999",
+            "text passes dates and timestamps as texts, also infinities and years before 1 and after 9999",
             choice("python", "text"),
             default="python",
         ),
@@ -60,9 +60,9 @@ class PythonSink(Sink):
     def check(self) -> None:
         found = self._target.find()
         if inspect.isclass(found) and not callable(getattr(found, "write", None)):
-            raise ConfigError(f"the class {self._target.path!r} has no method 'write'", hint="write(self, batch) it is")
+            raise ConfigError(f"the class {self._target.path!r} has no method 'write'", hint="add write(self, batch)")
         if not inspect.isclass(found) and self.given["settings"]:
-            raise ConfigError(f"{self._target.path!r} is a function", hint="only a class takes settings")
+            raise ConfigError(f"{self._target.path!r} is a function and takes no settings", hint="only a class does")
 
     def open(self, spark: SparkSession) -> None:
         if inspect.isclass(self._target.find()):
@@ -81,7 +81,7 @@ class PythonSink(Sink):
             odd = odd_date(batch) if _OUT_OF_RANGE.search(str(error)) else None
             if odd is None:
                 raise
-            raise SinkError(f"{odd}, and Python has no such date: {error}", hint='set dates = "text"') from error
+            raise SinkError(f"{odd}, which Python cannot represent: {error}", hint='set dates = "text"') from error
 
     def close(self) -> None:
         if hasattr(self._made, "close"):

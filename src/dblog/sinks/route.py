@@ -49,18 +49,20 @@ class Route:
         named = {*(self.include or ()), *self.exclude, *self.rename, *self.mask}
         if unknown := sorted(named - set(schema.names)):
             raise ConfigError(
-                f"table {self.pattern.text!r} names the columns {unknown}, which {schema.table} does not have",
+                f"the route {self.pattern.text!r} names the columns {unknown}, which {schema.table} does not have",
                 hint="its columns are " + ", ".join(schema.names),
             )
         if lost := sorted(set(self.exclude) & set(schema.key)):
-            raise ConfigError(f"{lost} of {schema.table} cannot be excluded", hint="the key must reach the target")
+            raise ConfigError(f"the key columns {lost} of {schema.table} are excluded", hint="the target needs the key")
         if hidden := sorted(n for n in schema.key if self.mask.get(n, "sha256") != "sha256"):
-            raise ConfigError(f"{hidden} of {schema.table} cannot be masked so", hint="a key may be masked by sha256")
+            raise ConfigError(
+                f"the key columns {hidden} of {schema.table} cannot have this mask", hint="mask a key by sha256"
+            )
         names = [c.name for c in self._columns(schema)]
         if twice := sorted({n for n in names if names.count(n) > 1}):
-            raise ConfigError(f"two columns of {schema.table} would be called {twice}", hint="change rename")
+            raise ConfigError(f"two columns of {schema.table} would have the name {twice}", hint="change rename")
         if taken := sorted({*RESERVED, WHOLE} & set(self.rename.values())):
-            raise ConfigError(f"columns of {schema.table} cannot be called {taken}", hint="dblog uses these itself")
+            raise ConfigError(f"columns of {schema.table} cannot have the names {taken}", hint="dblog uses these names")
 
     @property
     def plain(self) -> bool:
@@ -129,7 +131,7 @@ class Route:
         asked = [n for n in schema.names if re.search(rf"(?<!\w){re.escape(n)}(?!\w)", self.where, re.IGNORECASE)]
         unknown = f.coalesce(f.arrays_overlap("_unchanged", f.array(*map(f.lit, asked))), f.lit(False))
         doubt = f.raise_error(
-            f"dblog.errors.SinkError: the log does not have the columns that the filter of {schema.table} asks for\n"
+            f"dblog.errors.SinkError: the log does not have the columns that the filter of {schema.table} needs\n"
             "hint: set REPLICA IDENTITY FULL on the table, or filter by other columns"
         )
         holds = f.coalesce(f.expr(self.where), f.lit(False))

@@ -52,7 +52,7 @@ class Files:
     def move(self, path: str, to: str) -> None:
         files, target = self._at(path)
         if not files.rename(target, self._jvm.org.apache.hadoop.fs.Path(to)):
-            raise SinkUnreachable(f"{path!r} could not be moved to {to!r}", hint="see that the folder can be written")
+            raise SinkUnreachable(f"{path!r} could not be moved to {to!r}", hint="check the permissions of the folder")
 
     def put(self, path: str, content: str) -> None:
         files, target = self._at(path)
@@ -80,9 +80,11 @@ def reached(path: str) -> Iterator[None]:
     except (Py4JJavaError, PySparkException) as error:
         said = causes(error)
         if any(word in line for word in REFUSED for line in said):
-            raise SinkError(f"cannot write to {path!r}: {said[-1]}", hint="see that it can be written") from error
+            raise SinkError(f"cannot write to {path!r}: {said[-1]}", hint="check its permissions") from error
         if any(_of_storage(line) for line in said):
-            raise SinkUnreachable(f"cannot write to {path!r}: {said[-1]}", hint="see that it is there") from error
+            raise SinkUnreachable(
+                f"cannot write to {path!r}: {said[-1]}", hint="check that it can be reached"
+            ) from error
         raise
 
 

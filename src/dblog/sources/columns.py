@@ -36,7 +36,7 @@ _TAIL = b"n" * 2048
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """Messages in one buffer, padded on both sides so that a word can be loaded at or before any position."""
+    """Messages in one buffer, with padding on both sides, so that a word can be loaded at or before any position."""
 
     data: Bytes
 
@@ -254,7 +254,7 @@ def _alike(cells: Cells) -> pa.Array | None:
 def _in_order(cells: Cells) -> pa.Array | None:
     """The values, if they are in order in the buffer; otherwise None. Only values of a compressed log are not in order.
 
-    The buffer is used as an array of values and the bytes between them, of which every second element is copied.
+    The buffer is used as an array of values and the bytes between them; every second element is copied.
     """
     start, end = cells.start, cells.start + cells.length
     if cells.valid is not None:  # a null gets the end of the value before it
@@ -345,7 +345,7 @@ def unsigned(raw: Raw, end: Ints, count: Ints) -> tuple[Words, Mask]:
 
 
 def integers(cells: Cells) -> tuple[Ints, Mask]:
-    """Decimal integers with an optional minus sign, and a mask of cells that are none. A null is not marked."""
+    """Decimal integers with an optional minus sign, and a mask of the cells that are not such. Nulls are not marked."""
     minus = cells.raw.data[cells.start] == ord("-")
     minus &= cells.length > 0
     count = cells.length - minus

@@ -112,7 +112,7 @@ class Relational(Generic[_Session]):
         names = select_tables(self.patterns, {*found, *named})
         if not names:
             raise ConfigError(
-                f"no table of the database matches {self.patterns[0].text!r}",
+                f"no table in the database matches {self.patterns[0].text!r}",
                 hint="the option tables takes patterns like sales.* or sales.orders, separated by commas; "
                 "a table that the user may not see is not found",
             )
@@ -174,7 +174,7 @@ class Relational(Generic[_Session]):
         for key in keys:
             if len(key) != len(schema.key):
                 raise TableUnreadable(
-                    f"the key {list(key)!r} has {len(key)} values; that of {table} has {len(schema.key)}: "
+                    f"the key {list(key)!r} has {len(key)} values; the key of {table} has {len(schema.key)} columns: "
                     + ", ".join(schema.key)
                 )
         with self._reading(f"looking for keys of {table}", everything=True):
@@ -204,7 +204,7 @@ class Relational(Generic[_Session]):
             (value,) = found
             return float(value)
         except (TypeError, ValueError):
-            raise SourceError(f"the probe gave {found!r}", hint="it must give one row with one number") from None
+            raise SourceError(f"the probe returned {found!r}", hint="it must return one row with one number") from None
 
     @contextmanager
     def _read_only(self, session: Any) -> Iterator[None]:

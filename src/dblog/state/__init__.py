@@ -16,13 +16,13 @@ __all__ = ["check_store", "open_store"]
 
 
 def open_store(location: str | None = None) -> Store:
-    """Open the state store at a path or `sqlite:///path`, and create it if there is none. The default is the one in
-    $DBLOG_STATE, else this user's own."""
+    """Open the state store at a path or `sqlite:///path`; create it if it does not exist. The default location is
+    $DBLOG_STATE or, without that, a file of this user."""
     return SQLiteStore(_file(location))
 
 
 def check_store(location: str | None = None) -> None:
-    """Raise StateError, or ConfigError, when the state store at a location cannot be used. Creates nothing."""
+    """Raise StateError or ConfigError if the state store at a location cannot be used. Creates nothing."""
     file = _file(location)
     if file.exists():
         with closing(SQLiteStore(file)):
@@ -44,16 +44,16 @@ def _file(location: str | None) -> Path:
     parts = urllib.parse.urlsplit(location)
     path = Path(urllib.parse.unquote(parts.path))
     if scheme != "sqlite" or parts.netloc or path.name == "":
-        # The rest of it may hold a password.
+        # The rest of the location may contain a password, so it is not shown.
         raise ConfigError(
-            f"a state store of the kind {scheme!r} cannot be opened", hint="name a file: PATH or sqlite:///PATH"
+            f"state stores of the kind {scheme!r} are not supported", hint="name a file: PATH or sqlite:///PATH"
         )
     return Path("/", *path.parts[1:])
 
 
 def _own() -> str:
-    """This user's own location: in the home folder, or where there is none to write to, as in many containers, beside
-    other temporary files."""
+    """The default location of this user: in the home folder or, if that cannot be written to (as in many containers),
+    in the folder for temporary files."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "dblog"
     there = next((f for f in (folder, *folder.parents) if f.exists()), folder)
     if not os.access(there, os.W_OK):

@@ -1,7 +1,7 @@
-"""The dumps of a pipeline as its stream knows them: it reads only documents that are new or have changed.
+"""A stream's copy of the dumps in the state store. Only documents that are new or have changed are read again.
 
-A store may have hundreds of requests that have ended, and several streams that write to it all the time. So a look
-compares the versions of the documents with those of the last look. A request is read once, for it never changes.
+A store may have hundreds of ended requests, and several streams that write to it all the time. So each `look` compares
+the versions of the documents with those of the last one. A request never changes, so it is read once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dblog.state.requests import Dump, Progress, Request, Wish
 
 
 class DumpIndex:
-    """What the store has of the dumps, as of the last look."""
+    """The dumps of a pipeline, as the store had them at the last `look`."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -28,9 +28,9 @@ class DumpIndex:
         self.wishes: dict[str, Wish] = {}
 
     def look(self) -> dict[str, Progress]:
-        """Read what has changed; the progress of each request that is new here and has not ended."""
+        """Read the documents that have changed. Returns the progress of each new request that has not ended."""
         pipeline, store = self._pipeline, self._pipeline.store
-        if store.id != self._store:  # another file has taken its place: the same names are those of other requests
+        if store.id != self._store:  # the file was replaced: the same names are other requests now
             for known in (self._ids, self._open, self._versions, self.wishes):
                 known.clear()
             self._store = store.id
@@ -54,7 +54,7 @@ class DumpIndex:
     def _read(self, name: str) -> Dump | None:
         document = self._pipeline.store.get(self._pipeline.at("requests", name))
         if document is None:
-            return None  # somebody was faster
+            return None  # it was removed in the meantime
         dump_id = self._ids[name] = request_id(int(name), document.value["salt"])
         progress = self._pipeline.progress(dump_id) or Progress()
         dump = Dump(dump_id, Request.from_json(document.value), document.value["created_at"], progress=progress)
@@ -63,15 +63,15 @@ class DumpIndex:
         return dump
 
     def has(self, dump_id: str) -> bool:
-        """Whether the store has such a request, or the stream makes such dumps itself."""
+        """Whether the store has a request of this id, or it is a dump that the stream makes itself."""
         return dump_id in OWN or dump_id in self._ids.values()
 
     def end(self, dump_id: str) -> None:
-        """The dump is over: nobody asks for its request any more."""
+        """Mark the dump as ended: `open` does not return its request any more."""
         self._open.pop(dump_id, None)
 
     def open(self, progress: dict[str, Progress]) -> list[Dump]:
-        """The requests that have not ended, the oldest first, with the progress that the stream knows of."""
+        """The requests that have not ended, the oldest first, with the stream's own `progress`."""
         dumps = [
             replace(d, wish=self.wishes.get(d.id, Wish.run), progress=progress.get(d.id, d.progress))
             for d in self._open.values()

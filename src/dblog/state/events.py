@@ -14,7 +14,7 @@ class EventKind(StrEnum):
     """A kind of event: its name, its fields, and what has happened."""
 
     fields: tuple[str, ...]
-    """What an event of this kind has beside `at` and `kind`."""
+    """The fields of an event of this kind, beside `at` and `kind`."""
     about: str
 
     def __new__(cls, name: str, fields: str, about: str) -> EventKind:
@@ -47,7 +47,7 @@ class EventKind(StrEnum):
 
 
 def event(kind: str, at: float, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """An event as the log has it. Raises ValueError for a kind, or a field, that is not declared."""
+    """Make an event of the log. Raises ValueError if the kind or a field is not declared."""
     if kind not in EventKind.__members__:
         raise ValueError(f"{kind!r} is not declared as a kind of event")
     if set(fields) != set(EventKind[kind].fields):

@@ -16,20 +16,20 @@ class Delivered:
 
     offset: Offset
     tally: Sequence[Tally]
-    """What its dumps have delivered, with this batch."""
+    """What its dumps have delivered so far, this batch included."""
     at: float
     """Seconds since 1970."""
 
     @property
     def dumps(self) -> set[str]:
-        """The ids of the dumps that the batch has anything about."""
+        """The ids of the dumps that the batch concerns."""
         offset = self.offset
         cursors, chunks = (d for c in offset.dumps for d in c.dumps), (d for c in offset.read for d in c.dumps)
         return {*cursors, *chunks, *(t.dump for t in self.tally)}
 
 
 def taken(dump: str, number: int | None, progress: Progress, delivered: Delivered, store: str) -> bool:
-    """Whether the dump has become cursors by the end of the batch."""
+    """Whether the stream has turned the request into cursors by the end of the batch."""
     if number is not None:
         last = delivered.offset.taken or Taken("", 0)
         return last.store == store and number <= last.number
@@ -38,7 +38,7 @@ def taken(dump: str, number: int | None, progress: Progress, delivered: Delivere
 
 
 def mirrored(dump: str, old: Progress, delivered: Delivered, *, cancelled: bool, seconds: float) -> Progress:
-    """The dump's progress after a batch; `seconds` is the time it ran since the last one."""
+    """The dump's progress after a batch; `seconds` is how long it ran since the batch before."""
     offset = delivered.offset
     tables = dict(old.tables)
     opened = {c.table for c in offset.dumps if dump in c.dumps} | {c.table for c in offset.read if dump in c.dumps}

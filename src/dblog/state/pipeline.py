@@ -28,19 +28,20 @@ from dblog.state.requests import Dump, Progress, Request, State, Wish, known
 from dblog.state.store import Store, Value
 
 SILENT_SECONDS = 10.0
-"""A pipeline whose status is older than this, in seconds, does not run."""
+"""A pipeline whose status is older than this, in seconds, counts as stopped."""
 
 RUNNING, WAITING, RESTARTING = "running", "waiting for sink", "restarting"
 ALIVE = (RUNNING, WAITING, RESTARTING)
 """The states of a pipeline whose process works, or tries to."""
 
 UNREADY_SECONDS = 60.0
-"""How long, in seconds, a pipeline may wait for its sink or restart until it is not ready; a file may say otherwise."""
+"""How long a pipeline may wait for its sink or restart and still count as ready, in seconds. A pipeline's file can set
+another time."""
 
 KEEP_ENDED = 500
-"""How many dumps are remembered that have ended, about; older ones are forgotten."""
+"""About how many ended dumps the store keeps. Older ones are removed."""
 KEEP_ENDED_SECONDS = 90 * 86_400.0
-"""How long a dump is remembered after its end."""
+"""How long the store keeps a dump after its end, in seconds."""
 KEEP_EVENTS = 10_000
 
 
@@ -50,7 +51,7 @@ def pipelines(store: Store) -> list[str]:
 
 
 def only_pipeline(store: Store, name: str | None = None) -> Pipeline:
-    """The pipeline of this name; without a name, the only one. Raises NotFound that names the pipelines."""
+    """The pipeline of this name; without a name, the only one. Raises NotFound, with the names of all pipelines."""
     known = pipelines(store)
     if name is not None and name in known:
         return Pipeline(store, name)
@@ -82,7 +83,7 @@ class Pipeline:
         return Dump(request_id(number, salt), request, created_at)
 
     def dumps(self) -> list[Dump]:
-        """All dumps there is anything to say of, the oldest first."""
+        """All dumps: the stream's own that have a document in the store, then the requests, the oldest first."""
         wishes, progress = self.store.list(self.at("wishes")), self.store.list(self.at("progress"))
         known: dict[str, tuple[Request, float | None]] = {
             name: (Request(), None) for name in OWN if name in progress or name in wishes
@@ -102,7 +103,7 @@ class Pipeline:
         ]
 
     def dump(self, dump_id: str) -> Dump:
-        """One dump, by its id or the number it begins with. Raises NotFound."""
+        """One dump, by its id or by the number at the start of its id. Raises NotFound."""
         found = {d.id: d for d in self.dumps()}
         if dump_id in found:
             return found[dump_id]
@@ -160,7 +161,7 @@ class Pipeline:
         if delivery is not None:
             status["restarts"] = delivery.value["restarts"]
             if delivery.value.get("failed") and status["state"] != RUNNING:
-                # the source's process may have ended before it could write this
+                # the source's process may have ended before it could write its last state
                 status |= {"state": "failed", "error": delivery.value["failed"]}
             if delivery.value["state"] != RUNNING and not _silent(delivery.value):
                 now = {name: delivery.value[name] for name in ("state", "since", "reason", "unready_after")}
@@ -220,9 +221,9 @@ class Pipeline:
         return None if document is None else Progress.from_json(document.value)
 
     def prune(self) -> None:
-        """Forget dumps that have ended, all but the last ones, and those that ended long ago. Also forget wishes and
+        """Remove ended dumps that are too many (`KEEP_ENDED`) or too old (`KEEP_ENDED_SECONDS`). Also remove wishes and
         progress that have no request."""
-        # read before the requests: a wish for a request that is added meanwhile must stay
+        # Read before the requests: a wish for a request that is added in the meantime must stay.
         about = {kind: self.store.versions(self.at(kind)) for kind in ("wishes", "progress")}
         dumps = self.dumps()
         ended = [d for d in dumps if d.state.ended and d.id not in OWN]
@@ -258,7 +259,7 @@ def too_many(ended: int) -> bool:
 
 
 def request_id(number: int, salt: str) -> str:
-    """The id of a dump: what users call it, and what its rows have as `_dump`."""
+    """The id of a dump. Users name the dump by it, and its rows have it in `_dump`."""
     return f"{number}-{salt}"
 
 

@@ -44,7 +44,7 @@ class Wish(StrEnum):
 
 
 def known(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """Make a dataclass from the values that it has fields for: a newer version may have written more."""
+    """Make a dataclass from the values that it has fields for. Others are ignored: a newer version may write more."""
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names})
 
@@ -79,18 +79,22 @@ def read_request(
 ) -> Request:
     """Check a request as far as that is possible without the database. Raises ConfigError."""
     if tables is None and (keys or where):
-        raise ConfigError("keys or a condition need a table", hint="name one table, like public.orders")
+        raise ConfigError("a request for keys or a condition needs a table", hint="name one table, like public.orders")
     if keys and where:
-        raise ConfigError("keys and a condition exclude each other", hint="make two requests")
+        raise ConfigError("a request cannot have both keys and a condition", hint="make two requests")
     if tables is not None:
         if len(tables) > MOST_TEXT:
-            raise ConfigError(f"the tables have {len(tables)} characters", hint=f"at most {MOST_TEXT} are allowed")
+            raise ConfigError(
+                f"the text of the tables has {len(tables)} characters", hint=f"at most {MOST_TEXT} are allowed"
+            )
         if keys or where:
             parse_table(tables, "table")
         elif all(p.exclude for p in parse_patterns(tables, "tables")):
-            raise ConfigError(f"the tables {tables!r} only exclude", hint="name some, like public.*, !public.tmp_*")
+            raise ConfigError(
+                f"the tables {tables!r} only exclude tables", hint="also include some: public.*, !public.tmp_*"
+            )
     if isinstance(keys, str | bytes):
-        raise ConfigError("the keys are one text", hint="give a list of keys")
+        raise ConfigError("the keys are a text, not a list", hint="give a list of keys")
     if len(keys) > MOST_KEYS:
         raise ConfigError(f"{len(keys)} keys are too many for one request", hint=f"make requests of up to {MOST_KEYS}")
     if where is not None and (not where.strip() or len(where) > MOST_TEXT):
@@ -116,19 +120,19 @@ def _key(given: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TableProgress:
-    """How far the dump of one table is. Mirrored by the pipeline."""
+    """The progress of the dump of one table. The pipeline writes it from its offset."""
 
     state: State = State.queued
     read: int = 0
-    """Rows selected; each was then emitted or dropped."""
+    """Rows that were selected. Each was then emitted or dropped."""
     emitted: int = 0
     dropped: int = 0
-    """Rows that the log has newer: they were not delivered."""
+    """Rows that were not delivered, because the log has newer changes of them."""
     total: int | None = None
     """An estimate of the rows to read."""
     reason: str | None = None
     missing: tuple[tuple[str, ...], ...] = ()
-    """Of a request for keys: those that no row has. At most a hundred are named."""
+    """For a request for keys: the keys that no row has, at most a hundred of them."""
     missed: int = 0
     """How many keys no row has."""
 
@@ -150,7 +154,7 @@ class Progress:
     started_at: float | None = None
     finished_at: float | None = None
     active_seconds: float = 0.0
-    """Time spent running, without pauses."""
+    """How long the dump has run, in seconds, without pauses."""
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -164,8 +168,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Dump:
-    """A dump as users see it: the request with its wish and its progress. Two dumps are not requested: `initial`, the
-    first dump of a stream, and `repair`, which reads rows again that the log left incomplete."""
+    """A dump as users see it: the request, its wish and its progress. A stream makes two dumps without a request:
+    `initial`, its first dump, and `repair`, which reads rows again that the log left incomplete."""
 
     id: str
     request: Request
@@ -196,14 +200,14 @@ class Dump:
 
     @property
     def total(self) -> int | None:
-        """An estimate of the rows to read; None when that of some table is unknown."""
+        """An estimate of the rows to read; None if there is no estimate for some table."""
         totals = [t.read if t.state.ended else t.total for t in self.progress.tables.values()]
         known = [max(n, t.read) for n, t in zip(totals, self.progress.tables.values(), strict=True) if n is not None]
         return sum(known) if totals and len(known) == len(totals) else None
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate, from the rate so far."""
+        """An estimate of the seconds until the dump ends, from its rate so far."""
         if self.state.ended:
             return 0.0
         if self.total is None or not self.read or not self.progress.active_seconds:

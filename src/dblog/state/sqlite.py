@@ -1,7 +1,8 @@
 """The state store in one SQLite file, for pipelines and commands on one machine.
 
-Readers never wait; writers take turns, each for well under a millisecond. What a killed process leaves behind is what
-it had committed. The file holds table names and conditions, so that only its owner may read it.
+Readers never wait. Writers take turns; each write takes well under a millisecond. If a process is killed, the file has
+everything that the process has committed, and nothing else. Only the file's owner may read it, because it contains
+table names and conditions.
 """
 
 from __future__ import annotations
@@ -21,35 +22,37 @@ from dblog.errors import Conflict, StateError
 from dblog.state.store import Document, Value
 
 PATIENCE = 10.0
-"""Seconds to wait for another writer."""
+"""How long to wait for another writer, in seconds."""
 
 FORMAT = 1
-APPLICATION = 0x44424C47  # "DBLG" in the file's header, to refuse databases of other programs
+"""The version of the file's tables. A file with a higher number is refused."""
+APPLICATION = 0x44424C47
+"""A number in the file's header ("DBLG" in ASCII). A database without it belongs to another program and is refused."""
 
 _TABLES = (
     "CREATE TABLE store (id TEXT NOT NULL)",
     "CREATE TABLE document (parent TEXT, name TEXT, version INTEGER NOT NULL, value TEXT NOT NULL,"
     " PRIMARY KEY (parent, name))",
     "CREATE TABLE entry (log TEXT, number INTEGER, value TEXT NOT NULL, PRIMARY KEY (log, number)) WITHOUT ROWID",
-    # Survives what it has counted: a number is never given twice.
+    # The last number given for each key. It stays when documents are deleted, so no number is given twice.
     "CREATE TABLE counter (kind TEXT, key TEXT, last INTEGER NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID",
 )
 
 _HINTS = {
     "SQLITE_BUSY": "find out which process holds the file (fuser FILE) and end it, or try again",
     "SQLITE_NOTADB": "name another file: this one is not a state store",
-    "SQLITE_CORRUPT": "move it and its -wal and -shm files away: streams go on, requests and settings are lost",
+    "SQLITE_CORRUPT": "move the file and its -wal and -shm files away: streams go on, requests and settings are lost",
     "SQLITE_FULL": "free space on its disk",
-    "SQLITE_IOERR": "check its disk; the file must be on a local one, not on a network file system",
-    "SQLITE_PROTOCOL": "check its disk; the file must be on a local one, not on a network file system",
-    "SQLITE_READONLY": "the file and its folder must be writable for this user, or name another with DBLOG_STATE",
-    "SQLITE_CANTOPEN": "the file and its folder must be writable for this user, or name another with DBLOG_STATE",
+    "SQLITE_IOERR": "check its disk; the file must be on a local disk, not on a network file system",
+    "SQLITE_PROTOCOL": "check its disk; the file must be on a local disk, not on a network file system",
+    "SQLITE_READONLY": "make the file and its folder writable for this user, or name another file with DBLOG_STATE",
+    "SQLITE_CANTOPEN": "make the file and its folder writable for this user, or name another file with DBLOG_STATE",
 }
 
 
 class SQLiteStore:
-    """See `Store`. The connection is opened when it is needed: after a fork, an error, or when the file was replaced,
-    it is a new one."""
+    """A `Store` in a SQLite file. The connection is opened when it is first needed. It is opened again after a fork,
+    after an error, and when the file was replaced."""
 
     def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
         self.path = path.absolute()
@@ -58,7 +61,8 @@ class SQLiteStore:
         self._file: tuple[int, int] | None = None
         self._id = ""
         self._opened = 0
-        """How many connections have been opened: SQLite counts other people's writes for each."""
+        """How many connections were opened. It is part of `stamp`, because `data_version` counts the writes of other
+        connections separately for each connection."""
         self._lock = threading.RLock()
         _STORES.add(self)
         with self._reading():
@@ -156,7 +160,7 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection; its errors become StateError."""
+        """Give the connection to the body. Errors of SQLite become StateError."""
         with self._lock:
             try:
                 if self._db is not None and self._file != _identity(self.path):
@@ -168,7 +172,7 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other writer can come in between."""
+        """Run the body in a transaction that holds the write lock from its start."""
         with self._reading() as db, _transaction(db, "IMMEDIATE"):
             yield db
 
@@ -189,7 +193,7 @@ class SQLiteStore:
                 self._id = db.execute("SELECT id FROM store").fetchone()[0]
             except BaseException as error:
                 db.close()
-                # The switch to the write-ahead log does not wait for others by itself.
+                # SQLite's own timeout does not cover the switch to the write-ahead log, so it is retried here.
                 if _kind(error) == "SQLITE_BUSY" and time.monotonic() < deadline:
                     time.sleep(0.01)
                     continue
@@ -199,7 +203,7 @@ class SQLiteStore:
             return db
 
     def _create_file(self) -> None:
-        """Make the file if there is none, before SQLite makes it readable for everybody."""
+        """Create the file if it does not exist. SQLite itself would make it readable for everybody."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -210,15 +214,15 @@ class SQLiteStore:
                 hint=_HINTS["SQLITE_CANTOPEN"],
             ) from error
         if self.path.is_dir():
-            raise StateError(f"the state store {str(self.path)!r} is a folder", hint="name a file in it")
+            raise StateError(f"the state store {str(self.path)!r} is a folder, not a file", hint="name a file in it")
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Check that the database is ours and of a format we know, and make it so if it is new."""
+        """Check that the database is a state store of a known format. Create the tables if the file is new."""
         with _transaction(db, "DEFERRED"):
             new = self._is_new(db)
         if new:
             with _transaction(db, "IMMEDIATE"):
-                if self._is_new(db):  # no other process was faster
+                if self._is_new(db):  # still: another process may have created the tables in the meantime
                     for statement in _TABLES:
                         db.execute(statement)
                     db.execute("INSERT INTO store VALUES (?)", [uuid.uuid4().hex])
@@ -244,8 +248,8 @@ class SQLiteStore:
             )
         if version > FORMAT:
             raise StateError(
-                f"the state store {str(self.path)!r} has the format {version}; this dblog knows up to {FORMAT}",
-                hint="it was written by a newer dblog: install that one here too, or name another file",
+                f"the state store {str(self.path)!r} has the format {version}; this dblog reads formats up to {FORMAT}",
+                hint="a newer dblog has written it: install the same version here, or name another file",
             )
         return False
 
@@ -268,14 +272,14 @@ def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
 
 
 def _kind(error: BaseException) -> str:
-    """SQLite's name of an error, without its details: SQLITE_BUSY for SQLITE_BUSY_RECOVERY."""
+    """SQLite's primary name of an error: SQLITE_BUSY for SQLITE_BUSY_RECOVERY."""
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
 
 
 def _split(key: str) -> tuple[str, str]:
     parent, _, name = _checked(key).rpartition("/")
     if not name:
-        raise StateError("a document needs a key")
+        raise StateError("the key of a document is empty")
     return parent, name
 
 
@@ -290,7 +294,7 @@ def _text(value: Value) -> str:
 
 
 def _count(db: sqlite3.Connection, kind: str, key: str, numbers: int) -> int:
-    """Take the next numbers; the last of them."""
+    """Take the next `numbers` numbers of a counter; return the last of them."""
     row = db.execute("SELECT last FROM counter WHERE kind = ? AND key = ?", (kind, key)).fetchone()
     last: int = (row[0] if row else 0) + numbers
     db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?, ?)", (kind, key, last))
@@ -305,11 +309,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-# Closing any descriptor of a file ends this process's locks on it (POSIX), so that no other thread may connect while
-# one creates the file.
+# On POSIX, closing any descriptor of a file releases all locks of this process on the file. So no thread may connect
+# while another one creates the file.
 _OPENING = threading.Lock()
 
-# SQLite's notion of the locks it holds would be wrong in a forked child: no connection is open while a process forks.
+# In a forked child SQLite would wrongly believe that it holds its parent's locks. So all connections are closed before
+# a fork.
 _STORES: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
 _forking: list[SQLiteStore] = []
 

@@ -1,8 +1,8 @@
 """The state store: small JSON documents under keys, and logs of events, shared by several processes.
 
     a/b/c           a key; its parts are separated by slashes
-    get, put        one document; `put` may insist on the version it has seen
-    add             a new document under a number that is greater than every number given before, for ever
+    get, put        one document; `put` can require that the document still has a given version
+    add             a new document, named by a number that is greater than all numbers given before
     append, tail    a log that keeps its last entries
 
 Any implementation passes `tests/state/suite.py`.
@@ -23,20 +23,20 @@ class Document:
 
     value: Value
     version: int
-    """1 when it was created, one more with each `put`."""
+    """1 when the document is created; each `put` adds one."""
 
 
 class Store(Protocol):
-    """Safe to use from several processes; one object belongs to one thread. Every method raises StateError when the
+    """Several processes can use the same store; one object belongs to one thread. Every method raises StateError if the
     store cannot be reached."""
 
     @property
     def id(self) -> str:
-        """Names this store for ever: another id means that everything is new."""
+        """The id of this store, which never changes. Another id means another store with other contents."""
         ...
 
     def stamp(self) -> str:
-        """Differs from an earlier stamp of this object when anybody else has written since; cheap to ask for often."""
+        """A text that changes when somebody else has written to the store. It is cheap, so it can be read often."""
         ...
 
     def get(self, key: str) -> Document | None: ...
@@ -46,21 +46,21 @@ class Store(Protocol):
         ...
 
     def versions(self, prefix: str) -> dict[str, int]:
-        """The versions of the documents directly below a key, by their last part: what has changed, without reading
-        it."""
+        """The versions of the documents directly below a key, by their last part. They show which documents have
+        changed, without reading these."""
         ...
 
     def put(self, key: str, value: Value, *, version: int | None = None) -> int:
-        """Write a document and give its new version. With `version` only if that is the present one (0: there is
-        none), else Conflict."""
+        """Write a document and return its new version. With `version`, raise Conflict unless the document has this
+        version now (0: it does not exist)."""
         ...
 
     def add(self, prefix: str, value: Value) -> int:
-        """Create a document below `prefix`, named by the next number (ten digits), and give the number."""
+        """Create a document below `prefix`, named by the next number (ten digits), and return the number."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove a document, if it is there, and everything below it."""
+        """Remove a document, if it exists, and everything below it."""
         ...
 
     def append(self, log: str, values: Sequence[Value], *, keep: int) -> None:
@@ -68,8 +68,8 @@ class Store(Protocol):
         ...
 
     def tail(self, log: str, *, after: int | None = None, limit: int = 1000) -> Sequence[tuple[int, Value]]:
-        """Entries of a log with their numbers, which only grow: the first `limit` after a number, or the last `limit`
-        when no number is given."""
+        """Entries of a log with their numbers, which only grow: the first `limit` entries after the number `after`;
+        without `after`, the last `limit` entries."""
         ...
 
     def close(self) -> None: ...

@@ -85,7 +85,7 @@ class KafkaBroker(OwnServer):
     def __init__(self, install: Install | None = None, *, settings: Mapping[str, str] | None = None) -> None:
         install = install or find_kafka()
         if install is None:
-            raise ConfigError("there is no Kafka, or no Java", hint="run scripts/kafka.sh .venv; set JAVA_HOME")
+            raise ConfigError("Kafka or Java is not installed", hint="run scripts/kafka.sh .venv; set JAVA_HOME")
         super().__init__()
         self._install = install
         self._settings = {**SETTINGS, **(settings or {})}
@@ -107,7 +107,7 @@ class KafkaBroker(OwnServer):
         command = self._install.command("kafka.tools.StorageTool", *options)
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", env=self._environment())
         if done.returncode:
-            raise SourceError(f"kafka could not make its storage: {(done.stderr or done.stdout).strip()[-2000:]}")
+            raise SourceError(f"kafka could not create its storage: {(done.stderr or done.stdout).strip()[-2000:]}")
 
     def _written(self, port: int) -> Path:
         """Write the file of settings. The controller gets a new port at every start."""

@@ -128,7 +128,9 @@ class PostgresServer(OwnServer):
             try:
                 self._password = secret.read_text()
             except OSError as e:
-                raise ConfigError(f"{str(self.data)!r} is a cluster that was not made here", hint="name another") from e
+                raise ConfigError(
+                    f"{str(self.data)!r} is a cluster of another program", hint="name another folder"
+                ) from e
         else:
             self._create(secret)
 
@@ -138,13 +140,13 @@ class PostgresServer(OwnServer):
                 home = Path(tempfile.mkdtemp(prefix="dblog-postgres-", dir=folder))
                 self._give(home)
                 return home
-        raise ConfigError("no temporary directory that the server's account may enter", hint="set TMPDIR to one")
+        raise ConfigError("the server's account may not enter any temporary directory", hint="set TMPDIR to one")
 
     def _create(self, secret: Path) -> None:
         data = self.data
         data.mkdir(parents=True, exist_ok=True)
         if any(data.iterdir()):
-            raise ConfigError(f"data directory {str(data)!r} is not empty and holds no cluster", hint="name another")
+            raise ConfigError(f"data directory {str(data)!r} is not empty and is not a cluster", hint="name another")
         if not self._can_enter(data.parent):
             raise ConfigError(
                 f"the server's account may not enter {str(data.parent)!r}", hint="name a data directory outside of it"

@@ -98,7 +98,7 @@ class OwnServer:
         return self
 
     def stop(self) -> None:
-        """Stop the server, and remove its data unless they are to be kept. Does nothing if it has stopped."""
+        """Stop the server, and remove its data unless they must be kept. Does nothing if it is stopped already."""
         self._end(self._shutdown)
         if self._guard is not None:
             with suppress(BrokenPipeError):
@@ -108,7 +108,7 @@ class OwnServer:
         self._port = self._wanted_port or 0
 
     def kill(self) -> None:
-        """End at once: the next `start` recovers."""
+        """End the server at once, like a crash. The next `start` recovers its data."""
         self._end(self._crash)
 
     def _end(self, how: signal.Signals) -> None:
@@ -169,7 +169,7 @@ class OwnServer:
     def _said(self, begin: int) -> str:
         return self.log.read_bytes()[begin:].decode(errors="replace")
 
-    # -- what a kind of server brings ------------------------------------------------------------------------
+    # -- what a subclass implements --------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         """Create the server's directory and its data, after starting the guard."""

@@ -1,8 +1,8 @@
 """One row format for the changes of many tables: the row as JSON, beside the metadata of the change.
 
 A stream over several tables cannot have their columns, so each change becomes an *envelope*: where it happened
-(`schema`, `table`), what happened (`op`), to which row (`key`), and the row's images (`before`, `after`). How values
-look as JSON is `dblog.work.json_text`'s business. `from_json` with the table's columns reads an image back.
+(`schema`, `table`), what happened (`op`), to which row (`key`), and the row's images (`before`, `after`).
+`dblog.work.json_text` defines the JSON of values. Spark's `from_json` with the table's columns reads an image back.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
         Every column, for create, update and read; a column that `_unchanged` names is absent, which is not `null`.
         Null for delete and truncate.
     `before`
-        The old row: `_before` where the batch has it, else the row of a delete. When only the key of the old row is
-        known its other columns are null in the batch, so an old row of nothing but nulls beside its key is written
-        as the key alone: unknown columns are absent, and a reader with a schema takes absent and null alike.
-        Null when nothing is known of the old row.
+        The old row: `_before` if the batch has it, else the row of a delete. If only the key of the old row is known,
+        its other columns are null in the batch. So an old row whose columns are all null, except the key, is written
+        with its key only: unknown columns are absent. A reader with a schema reads absent and null columns alike.
+        Null if the old row is unknown.
     """
     first, last = len(CHANGE_FIELDS), len(CHANGE_FIELDS) + len(schema.columns)
     names = tuple(changes.schema.names[first:last])
     if names != schema.names:
         raise SchemaChanged(
             f"changes of {str(schema.table)!r} have columns {names!r}, schema {schema.version!r} has {schema.names!r}",
-            hint="give the schema that the change batch was decoded with",
+            hint="pass the schema with which the change batch was decoded",
         )
-    # By index, not by name: a table may have a column that is called like one of the metadata.
+    # By index, not by name: a column of the table may have the name of a metadata column.
     op, lsn, seq, txid, committed_at, unchanged = changes.columns[:first]
     columns = changes.columns[first:last]
     texts = dict(zip(names, map(json_text, columns), strict=True))

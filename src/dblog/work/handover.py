@@ -26,13 +26,13 @@ from dblog.work.rows import Typed
 from dblog.work.tasks import Emit, Log, Select, Window
 
 NO_ROWS = Typed(TableSchema(TableName("", ""), (), ()), before=False)
-"""The shape of a range that gives no rows."""
+"""The shape of a range without rows."""
 
 _NAME = re.compile(r"([0-9a-f]{32})\.([0-9]{1,6})")
 _FILE = re.compile(r"[A-Za-z0-9_-]+\.arrow")
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _FILE_TYPES = (str, str, str, str, int, int, list, int, int, int, str)
-"""What `_file_data` consists of."""
+"""The types of the values that `_file_data` returns."""
 
 Lanes = Sequence[tuple[Work, ...]]
 """The work of each task."""
@@ -46,7 +46,7 @@ class RangeFiles:
         self._paths: list[str] = []
 
     def write(self, ranges: Sequence[tuple[Typed, Lanes]]) -> list[str]:
-        """Write ranges; their names."""
+        """Write ranges; return their names."""
         names, path = write_ranges(self.spool, ranges)
         self._paths.append(path)
         return names
@@ -59,7 +59,7 @@ class RangeFiles:
 
 
 def write_ranges(spool: Spool, ranges: Sequence[tuple[Typed, Lanes]]) -> tuple[list[str], str]:
-    """Write ranges to one file of the spool; their names, and the path of the file."""
+    """Write ranges to one file of the spool; return their names and the path of the file."""
     file, path = spool.write_range_file([_text(shape, lanes) for shape, lanes in ranges])
     return [f"{file}.{number}" for number in range(len(ranges))], path
 
@@ -76,7 +76,7 @@ def read_range(spool: Spool, name: str) -> Range:
 
 
 class Range:
-    """Part of a batch's work, and what its rows look like. Raises ConfigError where the text is not that of a range."""
+    """A part of a batch's work, and the shape of its rows. Raises ConfigError if the text is not a valid range."""
 
     def __init__(self, spool: Spool, name: str, text: str) -> None:
         self._spool = spool
@@ -87,7 +87,7 @@ class Range:
             self._windows: list[Any] = data["windows"]
             self._lanes: list[Any] = data["lanes"]
             self.size = len(self._lanes)
-            """How many tasks it has work for."""
+            """The number of tasks."""
 
     def lane(self, number: int) -> tuple[Work, ...]:
         """The work of one task."""
@@ -103,7 +103,7 @@ class Range:
             return Emit(self._window(window), chunk)
         if kind == "select":
             return Select(chunk)
-        raise ValueError(f"{kind!r} is no kind of work")
+        raise ValueError(f"{kind!r} is not a kind of work")
 
     def _window(self, number: int | None) -> Window:
         start, end, segments = self._windows[from_data(int, number)]
@@ -111,7 +111,7 @@ class Range:
         return Window(from_data(int, start), from_data(int, end), files)
 
     def _file(self, data: Any) -> LogFile:
-        """By hand and not by `from_data`: a batch may have thousands of files."""
+        """Read a log file. `from_data` would be too slow: a batch may have thousands of files."""
         if tuple(map(type, data)) != _FILE_TYPES:
             raise ValueError(f"{data!r} is not a log file")
         name, schema, table, version, rows, incomplete, truncates, first, last, size, identity = data
@@ -121,7 +121,7 @@ class Range:
 
 
 def _text(shape: Typed, lanes: Lanes) -> str:
-    """A range as one line of JSON. A window that several parts of the work have is written once."""
+    """A range as one line of JSON. A window that occurs several times is written once."""
     windows: dict[Window, int] = {}
 
     def number(window: Window) -> int:
@@ -173,5 +173,5 @@ def _checking(name: str) -> Iterator[None]:
 def _refused(name: str, why: str) -> ConfigError:
     return ConfigError(
         f"option 'range' has the value {name[:80]!r}: {why[:200]}",
-        hint="leave it out: a pipeline sets it itself, to hand over the work of a batch",
+        hint="leave it out: only a pipeline sets it, to pass the work of a batch to its tasks",
     )

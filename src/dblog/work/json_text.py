@@ -4,7 +4,7 @@
 |---|---|
 | bool, integers | `true`, `false`, digits |
 | floats | the shortest text that reads back the same, with a point or an exponent |
-| floats that are no number | `"NaN"`, `"Infinity"`, `"-Infinity"` |
+| floats that are not finite | `"NaN"`, `"Infinity"`, `"-Infinity"` |
 | decimals | a number with exactly the digits of its scale (`1.50`), never an exponent |
 | strings | escaped as RFC 8259 asks and no further: what is not ASCII stays UTF-8 |
 | binary | base64 with padding |
@@ -66,7 +66,7 @@ def json_text(array: pa.Array) -> pa.StringArray:
         return _lists(array)
     if pa.types.is_struct(kind):
         return _structs(array)
-    raise DecodeError(f"no JSON form for values of Arrow type {str(kind)!r}", hint="leave the column out")
+    raise DecodeError(f"values of Arrow type {str(kind)!r} have no JSON form", hint="leave the column out")
 
 
 def json_object(
@@ -226,7 +226,7 @@ def _base64(array: pa.BinaryArray) -> pa.StringArray:
     groups = int(ends[-1]) if ends.size else 0
     if groups * 4 > np.iinfo(np.int32).max:
         raise DecodeError(
-            f"{len(array)} binary values make {groups * 4} bytes of base64, more than an Arrow array holds",
+            f"{len(array)} binary values need {groups * 4} bytes of base64, too many for an Arrow array",
             hint="lower the number of rows per batch",
         )
     short_by_any, short_by_two = ends[sizes % 3 != 0], ends[sizes % 3 == 1]

@@ -1,4 +1,4 @@
-"""What a Spark task of ours does: its share of a batch's work, and the rows that come of it."""
+"""Divides the work of a batch among Spark tasks, and does the work of one task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dblog.work.tasks import Emit, Log, Select, emitted_rows, log_changes, stage
 Work = Log | Emit | Select
 
 SMALL_LOG_ROWS = 10_000
-"""A log of at most this many rows does not get a Spark task of its own."""
+"""A log of at most this many rows shares a Spark task with other work."""
 SWITCH = "DBLOG_TUNE_WORKERS"
 """The environment variable that says whether workers are tuned: true (the default) or false. It belongs to the session
 and not to a stream: the streams of a session share its workers."""
@@ -31,8 +31,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def lanes(work: Sequence[Work], count: int) -> list[tuple[Work, ...]]:
-    """The work of a batch in at most `count` lanes, and one for a large log. Spark spends some 25 ms on every task, so
-    a chunk is emitted and the next one selected in the same; the log comes first."""
+    """Divide the work of a batch into at most `count` lanes, and one more for a large log. Spark spends about 25 ms on
+    every task. So one task emits a chunk and selects the next one. The log comes first."""
     result: list[list[Work]] = [[] for _ in range(count)]
     for kind in (Emit, Select):
         for number, item in enumerate(w for w in work if isinstance(w, kind)):
@@ -47,7 +47,7 @@ def lanes(work: Sequence[Work], count: int) -> list[tuple[Work, ...]]:
 def delivered(
     lane: Iterable[Work], shape: Shape, spool: Spool, source: Callable[[], Source], *, before: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a lane, in batches of a size that Spark likes. Runs on an executor."""
+    """The rows of a lane, in batches of a good size for Spark. Runs on an executor."""
     tune_worker()
     return regrouped(rows for work in lane for rows in _rows(work, shape, spool, source, before))
 
@@ -65,16 +65,16 @@ def _rows(
             try:
                 stage(source(), spool, chunk)
             except (TableLocked, ConnectionLost, KeyChanged):
-                return  # the planner reads it in its window, or in a later round; the log must not wait or fail
+                return  # the planner stages the chunk itself, or reads it in a later round; the log must not wait
 
 
 @cache
 def tune_worker() -> None:
-    """Once per Python process of Spark's that runs our code: keep what will be used again, unless `SWITCH` says no.
+    """Tune garbage collection and malloc, once per Python worker of Spark, unless `SWITCH` is false.
 
-    Some of them collect garbage after each call, which takes 50 ms, and what is loaded by now is not garbage. And glibc
-    gives memory back to the kernel when one portion of the log is done, to get it again, page by page, for the next: a
-    tenth of the time. Other code that Spark runs in these processes has the same settings then."""
+    Some workers collect garbage after each call, which takes 50 ms; loaded modules are excluded from that. And glibc
+    returns memory to the kernel after each portion of the log, and requests it again, page by page, for the next one,
+    which takes a tenth of the time. Other code that Spark runs in these workers gets the same settings."""
     wanted = os.environ.get(SWITCH, "true")
     if wanted not in ("true", "false"):
         raise ConfigError(f"{SWITCH} is {wanted!r}", hint="set it to true or false, or leave it out")
@@ -82,7 +82,7 @@ def tune_worker() -> None:
         return
     gc.collect()
     gc.freeze()
-    with suppress(AttributeError, OSError):  # other libraries do not have it
+    with suppress(AttributeError, OSError):  # C libraries other than glibc do not have it
         set_option = ctypes.CDLL(None).mallopt
         set_option(_MMAP_THRESHOLD, 32 << 20)
         set_option(_TRIM_THRESHOLD, KEPT_BYTES)

@@ -1,7 +1,7 @@
 """Output rows: change batches projected to what the DataFrame shows, typed for one table or enveloped for many.
 
-A typed stream has the columns its table had when the stream was loaded. Older log, from before a column was added or
-changed, still fits: what it does not carry is named in `_unchanged`. Newer log does not, and stops the stream.
+A typed stream has the columns that its table had when the stream was loaded. Older log, from before a column was added
+or changed, still fits: `_unchanged` names the columns that it lacks. Newer log does not fit, and stops the stream.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from dblog.work.envelope import ENVELOPE, envelope
 from dblog.work.tasks import Stride
 
 LEAST_ROWS, MOST_ROWS, MOST_BYTES = 4_096, 32_768, 32 << 20
-"""Spark spends 50 to 100 us per batch it is handed, whatever its size."""
+"""The size of Arrow batches for Spark, in rows and bytes. Spark spends 50 to 100 us per batch, whatever its size."""
 
 METADATA = (pa.field("_op", pa.string()), *DELIVERED_FIELDS)
 
 COMPUTED = "_dblog_"
-"""How the names of columns begin that exist only while a batch is computed."""
+"""Prefix of the names of columns that exist only while a batch is computed."""
 
 
 def check_names(schema: TableSchema) -> None:
-    """Raise ConfigError when Spark could not tell a column from another one, or from those that we add: it does not
-    look at upper and lower case."""
+    """Raise ConfigError if Spark cannot distinguish a column from another one, or from one that we add: Spark ignores
+    upper and lower case."""
     seen = {name.lower(): name for name in (*RESERVED, WHOLE)}
     for name in schema.names:
         if name.lower() in seen or name.lower().startswith(COMPUTED):
             other = seen.get(name.lower(), COMPUTED)
             raise ConfigError(
-                f"column {name!r} of {schema.table} cannot be told from {other!r}",
+                f"Spark cannot distinguish column {name!r} of {schema.table} from {other!r}",
                 hint=f"rename the column, or leave the table out: add !{schema.table} to the tables",
             )
         seen[name.lower()] = name
 
 
 class Shape(Protocol):
-    """What the rows of a stream look like."""
+    """The columns of a stream's rows."""
 
     @property
     def arrow(self) -> pa.Schema: ...
@@ -98,7 +98,7 @@ class Typed:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def _columns(self, given: dict[str, pa.Array], size: int) -> tuple[list[pa.Array], list[str]]:
-        """The table's columns, and the names of those that are not given in its type."""
+        """The table's columns, and the names of those that `given` does not have in the table's type."""
         columns, missing = [], []
         for field in self.table.arrow:
             column = given.get(field.name)
@@ -116,9 +116,9 @@ class Typed:
         return columns, missing
 
     def check(self, versions: Collection[str], source: Source, accepted: set[str]) -> None:
-        """Raise SchemaChanged when there is another schema than ours and ours is no longer the table's.
+        """Raise SchemaChanged if the log has another schema than ours and ours is not the table's schema any more.
 
-        If ours still is, the other one is history, and fits. `accepted` remembers versions found to be history.
+        If ours is still the table's schema, the other one is older, and fits. `accepted` collects such older versions.
         """
         if set(versions) <= accepted | {self.table.version}:
             return
@@ -126,16 +126,16 @@ class Typed:
         if now is not None and now.version == self.table.version:
             accepted |= set(versions)
             return
-        what = ["the table is gone"] if now is None else self.table.differences(now)
+        what = ["the table does not exist"] if now is None else self.table.differences(now)
         raise SchemaChanged(
             f"table {self.table.table} no longer has the columns of this stream: {'; '.join(what)}",
-            hint="restart the query: it takes the new columns and goes on where it stopped; rows that have not changed "
-            "since keep their old columns downstream until they are dumped again",
+            hint="restart the query: it uses the new columns and continues where it stopped; rows that do not change "
+            "keep their old columns downstream until they are dumped again",
         )
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The column as another type when every value fits it exactly."""
+    """The column as another type; None unless every value fits it exactly."""
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -164,7 +164,7 @@ def in_order(strides: Iterable[Stride], shape: Shape) -> Iterator[pa.RecordBatch
 
 
 def regrouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of a size that Spark likes."""
+    """The same rows in batches of a good size for Spark."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -179,7 +179,7 @@ def regrouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _sliced(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches():
-        batch.validate()  # Spark may have been told not to look whether values lie within their columns
+        batch.validate()  # Spark may be configured not to check the offsets of values
         step = max(1, min(MOST_ROWS, MOST_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         for at in range(0, batch.num_rows, step):
             yield batch.slice(at, step)

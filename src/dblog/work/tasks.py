@@ -51,7 +51,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Emit:
-    """Deliver what the window leaves of a chunk."""
+    """Deliver the rows of a chunk that the window's log does not touch."""
 
     window: Window
     chunk: Chunk
@@ -65,11 +65,11 @@ class Select:
 
 
 EXAMPLES = 20
-"""How many dropped rows of a chunk are told as examples at most."""
+"""How many dropped rows of a chunk are reported as events, at most."""
 
 Changes = Iterator[tuple[TableSchema, pa.RecordBatch]]
 Stride = list[tuple[TableSchema, pa.RecordBatch]]
-"""Changes of several tables that are over before the next stride begins; each batch is in order."""
+"""Changes of several tables, all before the changes of the next stride; each batch is in order."""
 
 
 def log_changes(spool: Spool, log: Log) -> Iterator[Stride]:
@@ -109,7 +109,7 @@ def _order(batch: pa.RecordBatch, row: int) -> tuple[int, int]:
 
 
 def _count_upto(batch: pa.RecordBatch, reach: tuple[int, int]) -> int:
-    """How many rows of an ordered batch lie at or before an order."""
+    """How many rows of an ordered batch are at or before an order."""
     lsn, seq = batch.column("_lsn").to_numpy(), batch.column("_seq").to_numpy()
     first, last = np.searchsorted(lsn, reach[0], "left"), np.searchsorted(lsn, reach[0], "right")
     return int(first + np.searchsorted(seq[first:last], reach[1], "right"))
@@ -127,7 +127,7 @@ def emitted_rows(spool: Spool, emit: Emit, *, before: bool) -> Changes:
     at = 0
     for batch in batches:
         mine = keep.slice(at, batch.num_rows)
-        left = batch if mine.true_count == len(mine) else batch.filter(mine)  # which would copy it
+        left = batch if mine.true_count == len(mine) else batch.filter(mine)  # a filter would copy it
         at += batch.num_rows
         if left.num_rows:
             yield schema, _read_events(left, emit.window.end - 1, before=before)
@@ -158,7 +158,7 @@ def _examples(stale: pa.Table, log: Iterable[pa.RecordBatch], key: Sequence[str]
 
 
 def stage(source: Source, spool: Spool, chunk: Chunk) -> Staged:
-    """Select a chunk onto the spool, unless it is there already; or the reason why it cannot be read."""
+    """Select a chunk onto the spool, unless it is there already. If it cannot be read, stage the reason."""
     staged = spool.staged(chunk.id)
     if staged is not None:
         return staged
@@ -170,8 +170,8 @@ def stage(source: Source, spool: Spool, chunk: Chunk) -> Staged:
 
 
 def _within(window: Window, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The changes of the batch that belong to the window: a commit lies before its end position, so the transactions
-    that end in `(start, end]` are those with `start <= lsn < end`."""
+    """The changes of the batch that belong to the window. A commit is before its end position, so the transactions that
+    end in `(start, end]` are those with `start <= lsn < end`."""
     lsn = batch.column("_lsn")
     bounds = pc.min_max(lsn).as_py()
     if bounds["min"] is None or (window.start <= bounds["min"] and bounds["max"] < window.end):
@@ -193,7 +193,7 @@ def _completed(
 ) -> Iterator[pa.RecordBatch]:
     """The file's changes, with columns the log left out filled from the table's chunks where that is exact.
 
-    All changes of the window decide, so those of the table's other files are looked at too.
+    All changes of the window count for this, so the table's other files are read too.
     """
     others = [
         _within(log.window, batch)

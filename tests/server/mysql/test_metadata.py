@@ -196,7 +196,7 @@ def test_a_table_that_is_gone_is_refused(database: MySQLDatabase) -> None:
     source.follow({TableName("shop", "t"): Followed()})  # it was there when the stream began
     log = source.stream(begin, None)
     try:
-        with pytest.raises(DecodeError, match="no such table any more"):
+        with pytest.raises(DecodeError, match="the table does not exist any more"):
             changes(source, log)
     finally:
         log.close()

@@ -184,7 +184,7 @@ def test_every_problem_is_in_one_report_and_nothing_was_created(admin: Any) -> N
         "serverId 1 is the server's own server_id",
         "table 'shop.keyless' has no primary key",
         "'shop.look' is a view",
-        "table 'shop.loose' is of engine MyISAM",
+        "table 'shop.loose' has the engine MyISAM",
         "table 'shop.nowhere' does not exist",
     ):
         assert f"\n- {phrase}" in report
@@ -238,7 +238,7 @@ def test_settings_of_mysql_are_looked_at(admin: Any, settings: dict[str, str], w
 
 def test_a_stream_that_writes_nothing_needs_the_gtids_of_mysql(admin: Any) -> None:
     (problem,) = problems_of(admin, replace(SETUP, writes=False), gtid_mode="OFF")
-    assert problem.what.startswith("gtid_mode is OFF: only GTIDs tell")
+    assert problem.what.startswith("gtid_mode is OFF: only GTIDs show")
     assert problem.fatal
 
 
@@ -251,7 +251,7 @@ def test_a_server_without_a_log_is_refused(server: MySQLServer) -> None:
     with silent, closing(connect(silent.url())) as connection:
         run(connection, "create database shop", "create table shop.orders (id int primary key)")
         problem = the_problem(connection)
-    assert problem.what == "the server writes no binary log (log_bin is OFF)"
+    assert problem.what == "the server does not write a binary log (log_bin is OFF)"
     assert problem.fatal
 
 
@@ -284,8 +284,8 @@ def test_an_id_that_is_taken_is_found(server: MySQLServer, admin: Any, port: int
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ("binlog_expire_logs_seconds = 7200", "the server keeps its log for 2 h only"),
-        ("expire_logs_days = 0.5", "the server keeps its log for 12 h only"),
+        ("binlog_expire_logs_seconds = 7200", "the server keeps its log for only 2 h"),
+        ("expire_logs_days = 0.5", "the server keeps its log for only 12 h"),
         ("expire_logs_days = 1", None),
         ("binlog_expire_logs_seconds = 0", None),
     ],
@@ -303,7 +303,7 @@ def test_a_log_that_is_soon_removed_is_a_warning(admin: Any, settings: str, what
 
 @pytest.mark.parametrize(
     ("hours", "what"),
-    [("null", "the server keeps its log no longer than it needs itself"), ("5", "for 5 h only"), ("72", None)],
+    [("null", "the server keeps its log only as long as it needs it itself"), ("5", "for only 5 h"), ("72", None)],
 )
 def test_amazon_keeps_the_log_as_its_own_procedure_says(admin: Any, hours: str, what: str | None) -> None:
     prepare(admin, SETUP)
@@ -361,7 +361,7 @@ def test_a_replica_must_log_what_it_replicates(server: MySQLServer, strange: MyS
                 assert check(least, silent) == [problem]
         finally:
             run(replica, "stop slave", "reset slave all")
-        assert "does not log what it replicates (log_slave_updates is OFF)" in problem.what
+        assert "does not log the replicated changes (log_slave_updates is OFF)" in problem.what
         assert problem.fatal
         assert check(replica, silent) == []
 
@@ -388,7 +388,7 @@ def test_an_account_without_rights_is_told_what_to_grant(admin: Any, as_user: An
     name = '"re`ader\'s@%"'
     assert [p.what for p in found] == [
         f"user {name} may not read the log (no REPLICATION SLAVE, REPLICATION CLIENT)",
-        f"user {name} may not read table 'shop.orders', or it does not exist",
+        f"table 'shop.orders' does not exist, or user {name} may not read it",
         f"the watermark table 'dblog.watermark' does not exist, or user {name} may not see it",
     ]
     assert all(p.fatal for p in found)
@@ -539,13 +539,13 @@ def test_a_read_only_server_takes_no_watermarks(admin: Any, as_user: Any, user: 
 def test_another_table_in_the_place_of_the_watermarks_is_refused(admin: Any, create: str) -> None:
     run(admin, "create database dblog", create)
     problem = the_problem(admin)
-    assert (problem.what, problem.fatal) == ("'dblog.watermark' is not a watermark table", True)
+    assert (problem.what, problem.fatal) == ("'dblog.watermark' does not have the form of a watermark table", True)
 
 
 def test_a_lost_row_of_the_watermarks_is_put_back(admin: Any, as_user: Any, user: str) -> None:
     run(admin, *admin_sql(SETUP, f"{user}@%").splitlines(), "delete from dblog.watermark")
     problem = the_problem(as_user())
-    assert (problem.what, problem.fatal) == ("'dblog.watermark' has lost its row", True)
+    assert (problem.what, problem.fatal) == ("the watermark table 'dblog.watermark' has no row", True)
     prepare(admin, SETUP)
     assert check(as_user(), SETUP) == []
 
@@ -561,29 +561,29 @@ def test_the_watermark_table_cannot_be_captured(admin: Any) -> None:
 TABLE_PROBLEMS = {
     "no primary key": (
         "alter table shop.orders drop primary key",
-        "table 'shop.orders' has no primary key, by which dumped rows and changes are matched",
+        "table 'shop.orders' has no primary key, which is needed to match dumped rows with changes",
         "alter table shop.orders add primary key (id)",
     ),
     "engine": (
         "alter table shop.orders engine = Aria",
-        "table 'shop.orders' is of engine Aria, which has no transactions",
+        "table 'shop.orders' has the engine Aria, which has no transactions",
         None,
     ),
     "system versioned": (
         "alter table shop.orders add system versioning",
-        "table 'shop.orders' is system-versioned: rows of its history would be taken for rows",
+        "table 'shop.orders' is system-versioned: rows of its history would be captured as current rows",
         None,
     ),
     "cascade": (
         "alter table shop.orders add buyer int, add constraint bought foreign key (buyer) "
         "references shop.buyers (id) on delete cascade",
-        "foreign keys change rows of 'shop.orders' without a trace in the log: bought",
+        "foreign keys change rows of 'shop.orders' without a record in the log: bought",
         "alter table shop.orders drop foreign key bought",
     ),
     "set null": (
         "alter table shop.orders add buyer int, add constraint bought foreign key (buyer) "
         "references shop.buyers (id) on update set null",
-        "foreign keys change rows of 'shop.orders' without a trace in the log: bought",
+        "foreign keys change rows of 'shop.orders' without a record in the log: bought",
         "alter table shop.orders drop foreign key bought",
     ),
 }
@@ -633,7 +633,7 @@ def test_a_hidden_key_of_mysqls_own_is_to_be_shown(admin: Any) -> None:
 def test_a_key_of_beginnings_is_a_warning(admin: Any) -> None:
     run(admin, "alter table shop.orders drop primary key, add primary key (id, item(5))")
     problem = the_problem(admin)
-    assert problem.what.startswith("the primary key of 'shop.orders' has only the beginning of column 'item'")
+    assert problem.what.startswith("the primary key of 'shop.orders' has only a prefix of column 'item'")
     assert not problem.fatal
 
 
@@ -665,7 +665,7 @@ def test_a_name_in_another_letter_case_is_another_table(admin: Any) -> None:
     run(admin, "create table shop.ORDERS (id int)")
     assert [p for p in check(admin, SETUP) if p.fatal] == []
     problem = the_problem(admin, replace(SETUP, tables=(ORDERS, TableName("shop", "Orders"))))
-    assert problem.what == "table 'shop.Orders' does not exist, but in another letter case"
+    assert problem.what == "table 'shop.Orders' exists only in another letter case"
     assert problem.fix == "write it as the server does: shop.ORDERS, shop.orders"
 
 
@@ -673,7 +673,7 @@ def test_a_server_that_knows_no_capital_letters_has_none_in_its_log(strange: MyS
     with closing(connect(strange.url())) as connection:
         run(connection, "create or replace database shop", "create table shop.Orders (id int primary key)")
         problem = the_problem(connection, Setup((TableName("Shop", "Orders"),), 4242, writes=False))
-    assert (problem.what, problem.fatal) == ("table 'Shop.Orders' does not exist, but in another letter case", True)
+    assert (problem.what, problem.fatal) == ("table 'Shop.Orders' exists only in another letter case", True)
     assert problem.fix == "write it as the server does: shop.orders"
 
 

@@ -540,7 +540,7 @@ def test_of_two_readers_with_one_id_the_first_must_go(database: MySQLDatabase, f
     second.read(0.1)
     with pytest.raises(PreconditionFailed, match=r"same server_(uuid/server_)?id") as failure:
         drain(first)
-    assert "an id of its own" in str(failure.value)
+    assert "set another serverId here" in str(failure.value)
     assert not failure.value.retryable
     mark(database, "end")
     assert read_to(second, "end")
@@ -575,7 +575,7 @@ def test_a_place_that_is_not_there_is_a_lost_position(database: MySQLDatabase, f
 def test_a_statement_instead_of_rows_stops_the_log(database: MySQLDatabase, follow: Open) -> None:
     log = follow()
     database.execute("set session binlog_format = STATEMENT", "insert into t values (1, 'secret')")
-    with pytest.raises(DecodeError, match="instead of the rows") as failure:
+    with pytest.raises(DecodeError, match="instead of the changed rows") as failure:
         drain(log)
     assert "secret" not in str(failure.value)
 

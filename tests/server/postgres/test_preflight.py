@@ -206,7 +206,7 @@ def test_every_problem_is_in_one_report_and_nothing_was_created(admin: Any, setu
     for phrase in ("'public.keyless' has no primary key", "'public.look' is a view", "'public.fleeting' is unlogged"):
         assert f"- {phrase}" in report or f"- table {phrase}" in report
     assert "- table 'public.nowhere' does not exist" in report
-    assert "- 'Not A Slot' is not a name for a slot" in report
+    assert "- 'Not A Slot' is not a valid slot name" in report
     assert report.count("\n  fix: ") == 5
     assert run(admin, "SELECT count(*) FROM pg_publication") == [(0,)]
     assert run(admin, "SELECT count(*) FROM pg_namespace WHERE nspname = 'dblog'") == [(0,)]
@@ -215,18 +215,18 @@ def test_every_problem_is_in_one_report_and_nothing_was_created(admin: Any, setu
 TABLE_PROBLEMS = {
     "no primary key": (
         "ALTER TABLE public.orders DROP CONSTRAINT orders_pkey",
-        "table 'public.orders' has no primary key, by which dumped rows and changes are matched",
+        "table 'public.orders' has no primary key, which is needed to match dumped rows with changes",
         "ALTER TABLE public.orders ADD PRIMARY KEY (id)",
     ),
     "replica identity nothing": (
         "ALTER TABLE public.orders REPLICA IDENTITY NOTHING",
-        "the replica identity of 'public.orders' does not hold its primary key",
+        "the replica identity of 'public.orders' does not contain its primary key",
         None,
     ),
     "replica identity index without the key": (
         "ALTER TABLE public.orders ALTER item SET NOT NULL, ADD CONSTRAINT u UNIQUE (item);"
         "ALTER TABLE public.orders REPLICA IDENTITY USING INDEX u",
-        "the replica identity of 'public.orders' does not hold its primary key",
+        "the replica identity of 'public.orders' does not contain its primary key",
         None,
     ),
     "unlogged": (
@@ -247,7 +247,7 @@ TABLE_PROBLEMS = {
     ),
     "inheritance": (
         "CREATE TABLE public.child () INHERITS (public.orders)",
-        "table 'public.orders' has children by inheritance: a select shows their rows, but the log names them apart",
+        "table 'public.orders' has children by inheritance: a select reads their rows, but the log has them apart",
         "DROP TABLE public.child",
     ),
 }
@@ -276,7 +276,7 @@ def test_columns_included_in_the_identity_index_do_not_count_as_held(admin: Any,
     run(admin, "ALTER TABLE public.orders ALTER item SET NOT NULL")
     run(admin, "CREATE UNIQUE INDEX u ON public.orders (item) INCLUDE (id)")
     run(admin, "ALTER TABLE public.orders REPLICA IDENTITY USING INDEX u")
-    assert "does not hold its primary key" in the_problem(admin, setup).what
+    assert "does not contain its primary key" in the_problem(admin, setup).what
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_generated_columns_are_only_a_warning(admin: Any, setup: Setup) -> None:
 def test_a_generated_primary_key_is_refused(admin: Any, setup: Setup) -> None:
     run(admin, "CREATE TABLE public.g (x int, id int GENERATED ALWAYS AS (x + 1) STORED PRIMARY KEY)")
     (problem,) = fatal(check(admin, replace(setup, tables=(TableName("public", "g"),))))
-    assert problem.what == "the primary key of 'public.g' is generated, so changes do not carry it"
+    assert problem.what == "the primary key of 'public.g' is generated, so the log lacks it"
 
 
 def test_the_watermark_table_cannot_be_captured(admin: Any, setup: Setup) -> None:
@@ -353,14 +353,14 @@ def test_a_partitioned_table_is_captured_under_its_own_name(database: Any, admin
 def test_a_partition_beside_its_table_is_refused(admin: Any, setup: Setup) -> None:
     run(admin, PARTITIONED)
     problem = the_problem(admin, replace(setup, tables=(PARTS, LOW)))
-    assert problem.what == "'public.low' is a partition of 'public.parts': its rows would come twice"
+    assert problem.what == "'public.low' is a partition of 'public.parts': its rows would be captured twice"
 
 
 def test_a_partition_that_the_publication_carries_as_its_table_is_refused(admin: Any, setup: Setup) -> None:
     run(admin, PARTITIONED)
     prepare(admin, replace(setup, tables=(PARTS,)))
     found = fatal(check(admin, replace(setup, tables=(LOW,))))
-    assert "publication 'feed' carries changes of 'public.low' as 'public.parts'" in [p.what for p in found]
+    assert "publication 'feed' publishes changes of 'public.low' as those of 'public.parts'" in [p.what for p in found]
 
 
 def test_a_publication_that_names_the_partitions_is_refused_and_the_fix_cures_it(admin: Any, setup: Setup) -> None:
@@ -369,7 +369,7 @@ def test_a_publication_that_names_the_partitions_is_refused_and_the_fix_cures_it
     run(admin, admin_sql(setup, "postgres"))
     run(admin, "ALTER PUBLICATION feed SET (publish_via_partition_root = false)")
     (problem,) = fatal(check(admin, setup))
-    assert problem.what == "publication 'feed' names the partitions of 'public.parts', not the table"
+    assert problem.what == "publication 'feed' publishes the partitions of 'public.parts', not the table"
     run(admin, problem.fix)
     prepare(admin, setup)
     assert check(admin, setup) == []
@@ -378,7 +378,7 @@ def test_a_publication_that_names_the_partitions_is_refused_and_the_fix_cures_it
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        ("ALTER TABLE public.low REPLICA IDENTITY NOTHING", "the replica identity of 'public.low' does not hold"),
+        ("ALTER TABLE public.low REPLICA IDENTITY NOTHING", "the replica identity of 'public.low' does not contain"),
         ("ALTER TABLE public.low SET UNLOGGED", "partition 'public.low' of 'public.parts' is unlogged"),
     ],
 )
@@ -448,7 +448,7 @@ def test_a_publication_of_all_tables_is_used_with_a_warning(admin: Any, setup: S
     prepare(admin, setup)
     (problem,) = check(admin, setup)
     assert not problem.fatal
-    assert "holds 1 more tables" in problem.what
+    assert "has 1 more tables" in problem.what
 
 
 # --- slot -----------------------------------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ def test_a_slot_without_its_publication_has_lost_changes(admin: Any, setup: Setu
 
 
 def test_a_missing_slot_is_a_lost_position_once_there_is_a_checkpoint(admin: Any, setup: Setup) -> None:
-    with pytest.raises(PositionLost, match="does not exist, but a checkpoint relies on it"):
+    with pytest.raises(PositionLost, match="does not exist, but a checkpoint needs its log"):
         prepare(admin, replace(setup, fresh=False))
     assert run(admin, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", setup.slot) == [(0,)]
 
@@ -474,7 +474,7 @@ def test_a_slot_of_another_kind_is_refused(admin: Any, setup: Setup) -> None:
     run(admin, "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", setup.slot)
     run(admin, admin_sql(setup, "postgres"))
     assert the_problem(admin, setup).what == (
-        f"slot {setup.slot!r} is logical, plugin 'test_decoding', not a permanent one of pgoutput"
+        f"slot {setup.slot!r} is logical, plugin 'test_decoding', not a permanent pgoutput slot"
     )
     run(admin, "SELECT pg_drop_replication_slot(%s)", setup.slot)
     run(admin, "SELECT pg_create_physical_replication_slot(%s)", setup.slot)
@@ -566,9 +566,9 @@ LEAST = {
     ),
     "watermark select": ("REVOKE SELECT ON dblog.watermark FROM {role}", "lacks rights on 'dblog.watermark': SELECT"),
     "watermark update": ("REVOKE UPDATE ON dblog.watermark FROM {role}", "lacks rights on 'dblog.watermark': UPDATE"),
-    "watermark row": ("DELETE FROM dblog.watermark", "'dblog.watermark' has lost its row"),
+    "watermark row": ("DELETE FROM dblog.watermark", "the watermark table 'dblog.watermark' has no row"),
     "publication": ("DROP PUBLICATION feed", "publication 'feed' does not exist"),
-    "member": ("ALTER PUBLICATION feed DROP TABLE public.orders", "publication 'feed' does not hold 'public.orders'"),
+    "member": ("ALTER PUBLICATION feed DROP TABLE public.orders", "publication 'feed' does not have 'public.orders'"),
     "row security": (
         "ALTER TABLE public.orders ENABLE ROW LEVEL SECURITY",
         "row level security hides rows of 'public.orders' from role",
@@ -621,7 +621,7 @@ def test_an_owner_who_is_no_superuser_sets_up_everything(
 def test_another_table_of_the_watermarks_name_is_refused(admin: Any, setup: Setup) -> None:
     run(admin, "CREATE SCHEMA dblog; CREATE TABLE dblog.watermark (id int PRIMARY KEY, other text)")
     first, *_ = fatal(check(admin, setup))
-    assert first.what == "'dblog.watermark' is not a watermark table"
+    assert first.what == "'dblog.watermark' does not have the form of a watermark table"
 
 
 # --- servers that are not set up ------------------------------------------------------------------------------------
@@ -666,7 +666,7 @@ def test_a_slot_whose_log_was_removed_is_lost(install: Path, setup: Setup) -> No
             run(connection, "SELECT pg_switch_wal()")
         (warning,) = check(connection, setup)
         assert not warning.fatal
-        assert warning.what.startswith(f"slot {setup.slot!r} is about to be lost")
+        assert warning.what.startswith(f"slot {setup.slot!r} will soon be lost")
         run(connection, "CHECKPOINT")
         (problem,) = check(connection, setup)
         assert problem.what.startswith(f"slot {setup.slot!r} is lost")

@@ -68,7 +68,7 @@ def test_a_pinned_chunk_is_not_another_writers_after_it_was_lost(spool: Spool) -
     assert spool.staged("c-0") is None
     late = spool.stage("c-0", T, handing(rows(2)))
     assert late.stamp != first.stamp
-    with pytest.raises(SpoolError, match="not on the spool") as caught:
+    with pytest.raises(SpoolError, match="missing from the spool") as caught:
         spool.read_chunk("c-0", first.stamp)
     assert "share" in (caught.value.hint or "")
 

@@ -75,7 +75,7 @@ def test_lag_holds_back() -> None:
 
 def test_a_probe_holds_back_also_when_it_cannot_be_asked() -> None:
     throttle = Throttle(probe="select 1", probe_max=3)
-    assert Governor().waits(throttle, 0.0, Load(probe=4)) == "probe gives 4, over 3"
+    assert Governor().waits(throttle, 0.0, Load(probe=4)) == "probe returns 4, over 3"
     assert Governor().waits(throttle, 0.0, Load(probe=3)) is None
     assert Governor().waits(throttle, 0.0, Load(trouble="no such table")) == "the probe failed: no such table"
     assert Governor().waits(Throttle(probe="select 1"), 0.0, Load(probe=4)) is None

@@ -39,23 +39,23 @@ def test_every_setting_gets_a_value() -> None:
 @pytest.mark.parametrize(
     ("given", "message", "hint"),
     [
-        ({}, "sink 1 needs the setting 'path': where to", "allowed is a text"),
-        ({"path": ""}, "setting 'sink 1.path' has the value ''", "allowed is a text"),
+        ({}, "sink 1 needs the setting 'path': where to", "allowed: a text"),
+        ({"path": ""}, "setting 'sink 1.path' has the value ''", "allowed: a text"),
         (
             {"path": "a", "sise": 1},
             "sink 1 has no setting 'sise'",
             "did you mean 'size'? the settings are path, size, password, schema",
         ),
-        ({"path": "a", "size": 11}, "setting 'sink 1.size' has the value 11", "allowed is a whole number from 1 to 10"),
+        ({"path": "a", "size": 11}, "setting 'sink 1.size' has the value 11", "allowed: a whole number from 1 to 10"),
         (
             {"path": "a", "schema_changes": "ignored"},
             "setting 'sink 1.schema_changes' has the value 'ignored'",
-            "allowed is evolve or ignore or fail",
+            "allowed: evolve or ignore or fail",
         ),
         (
             {"path": "a", "password": 1234},
             "setting 'sink 1.password' has a value that is not shown",
-            "allowed is a text",
+            "allowed: a text",
         ),
     ],
 )

@@ -37,7 +37,7 @@ def refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         read_settings({name: value})
     assert caught.value.message == f"setting {name!r} has the value {value!r}"
-    assert caught.value.hint == "allowed is " + next(s.takes for s in SETTINGS if s.name == name)
+    assert caught.value.hint == "allowed: " + next(s.takes for s in SETTINGS if s.name == name)
 
 
 def test_the_settings_are_those_of_the_throttle() -> None:

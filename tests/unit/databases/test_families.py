@@ -110,12 +110,12 @@ def test_the_options_of_an_added_family_are_known_for_its_urls_alone(tmp_path: P
         if url.startswith("journal"):
             assert read_config(file).source["speed"] == "1"
         else:
-            with pytest.raises(ConfigError, match=r"source\.options has no 'speed'"):
+            with pytest.raises(ConfigError, match=r"source\.options has no option 'speed'"):
                 read_config(file)
 
 
 def test_a_scheme_belongs_to_one_family() -> None:
-    with pytest.raises(ConfigError, match="the scheme 'mysql' of Mine is that of MySQL and MariaDB"):
+    with pytest.raises(ConfigError, match="the scheme 'mysql' of Mine already belongs to MySQL and MariaDB"):
         register(Entry("Mine", ("mine", "mysql"), "mine://host"))
     assert entry_of("mine://host") is None
 

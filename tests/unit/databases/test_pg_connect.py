@@ -88,9 +88,9 @@ def test_a_service_may_name_the_database() -> None:
     [
         ("mysql://h/d", "must start with 'postgresql://'"),
         ("host=h dbname=d password=hunter2", "must start with 'postgresql://'"),
-        ("postgresql://me:hunter2@h", "names no database"),
-        ("postgresql://me:hunter2@h/?sslmode=require", "names no database"),
-        ("postgresql://me:hunter2@h/d?colour=red", "does not know: 'colour'"),
+        ("postgresql://me:hunter2@h", "has no database"),
+        ("postgresql://me:hunter2@h/?sslmode=require", "has no database"),
+        ("postgresql://me:hunter2@h/d?colour=red", "unknown parameter: 'colour'"),
         ("postgresql://me:hunter2@h/d?sslmode=maybe", "sslmode='maybe', which is not one of disable, allow"),
         ("postgresql://me:hunter2@h/d?target_session_attrs=any-one", "target_session_attrs='any-one'"),
         ("postgresql://me:hunter2@h/d?connect_timeout=soon", "connect_timeout='soon'"),

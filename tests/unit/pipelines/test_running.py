@@ -99,13 +99,13 @@ def test_what_sinks_want_of_spark_is_put_together(tmp_path: Path) -> None:
 
 def test_two_sinks_cannot_want_different_things(tmp_path: Path) -> None:
     given = {name: {"spark": {"spark.sql.catalog.c": name}} for name in ("a", "b")}
-    with pytest.raises(ConfigError, match=r"sinks 'a' and 'b' want different values of 'spark\.sql\.catalog\.c'"):
+    with pytest.raises(ConfigError, match=r"sinks 'a' and 'b' need different values of 'spark\.sql\.catalog\.c'"):
         spark_settings(streams(tmp_path, "a", "b", **given))
 
 
 def test_one_server_id_is_not_enough_for_two(tmp_path: Path) -> None:
     assert streams(tmp_path, "a", source={"serverId": "7"})
-    with pytest.raises(ConfigError, match="each of the sinks needs its own"):
+    with pytest.raises(ConfigError, match="each sink needs its own"):
         streams(tmp_path, "a", "b", source={"serverid": "7"})
 
 

@@ -78,7 +78,7 @@ def test_what_fits_stays_and_what_others_made_is_not_judged(mode: str) -> None:
 
 
 def test_a_key_cannot_be_left_out() -> None:
-    with pytest.raises(SinkError, match=r"no place for the key \['id'\]"):
+    with pytest.raises(SinkError, match=r"lacks the key columns \['id'\]"):
         changes("ignore", {"id": "smallint"}, ["id", "n", "d"])
 
 

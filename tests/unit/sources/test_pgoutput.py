@@ -396,8 +396,8 @@ def test_messages_that_say_nothing_to_us_are_passed_over() -> None:
         ([insert(1, 1, "a", "b")], "outside a transaction"),
         ([begin(1, 1), begin(2, 2)], "do not alternate"),
         ([commit(1, 2)], "do not alternate"),
-        ([begin(1, 1), commit(2, 3)], "not that of the transaction"),
-        ([begin(1, 1), insert(1, 1, "a", "b")], "relation 1, which it has not described"),
+        ([begin(1, 1), commit(2, 3)], "does not belong to the transaction"),
+        ([begin(1, 1), insert(1, 1, "a", "b")], "relation 1 without a Relation message"),
         (transaction(1, ORDERS, insert(1, 1, "a")), "does not have 3 columns"),
         (transaction(1, ORDERS, insert(1, 1, "a", "b") + b"n"), "does not end where"),
         (transaction(1, ORDERS, insert(1, 1, "a", "b")[:-1]), "does not end where"),
@@ -424,7 +424,7 @@ def test_a_value_that_is_not_utf8_is_refused() -> None:
 
 def test_a_schema_that_is_not_the_relations_is_refused() -> None:
     other = TableSchema(TableName("public", "orders"), (PgColumn("x", "integer", pa.int32(), INT4, "int4"),), ("x",))
-    with pytest.raises(DecodeError, match="not that of the log's relation"):
+    with pytest.raises(DecodeError, match="does not match the log's relation"):
         Decoder(lambda _: other, watermark=WATERMARK).feed(transaction(1, ORDERS))
 
 

@@ -32,7 +32,7 @@ def test_a_family_reads_options_that_only_it_declares() -> None:
     assert values.value("absent", number(1, 9), 5) == 5
     with pytest.raises(ConfigError, match="option 'rows' has the value 'none'") as refused:
         values.value("rows", number(1, 9), 5)
-    assert refused.value.hint == "allowed is a whole number from 1 to 9"
+    assert refused.value.hint == "allowed: a whole number from 1 to 9"
 
 
 def test_names_of_options_ignore_case_as_everywhere_in_spark() -> None:

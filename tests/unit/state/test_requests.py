@@ -115,14 +115,14 @@ def test_a_key_is_the_text_of_its_values(value: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"keys": [1]}, "need a table"),
-        ({"where": "id > 5"}, "need a table"),
-        ({"tables": "t", "keys": [1], "where": "id > 5"}, "exclude each other"),
+        ({"keys": [1]}, "needs a table"),
+        ({"where": "id > 5"}, "needs a table"),
+        ({"tables": "t", "keys": [1], "where": "id > 5"}, "both keys and a condition"),
         ({"tables": ""}, "'tables' with the value '' is empty"),
         ({"tables": " "}, "is empty"),
         ({"tables": "a b"}, "'a b' has two names"),
         ({"tables": "a.b.c"}, "'a.b.c' has a name of more than two parts"),
-        ({"tables": "t" * (MOST_TEXT + 1)}, f"the tables have {MOST_TEXT + 1} characters"),
+        ({"tables": "t" * (MOST_TEXT + 1)}, f"the text of the tables has {MOST_TEXT + 1} characters"),
         ({"tables": "a, b", "keys": [1]}, "'a, b' must name exactly one table"),
         ({"tables": "a*", "keys": [1]}, "'a*' must name exactly one table"),
         ({"tables": "!a", "where": "id > 5"}, "'!a' must name exactly one table"),
@@ -137,7 +137,7 @@ def test_a_key_is_the_text_of_its_values(value: Any, text: str) -> None:
         ({"tables": "t", "keys": [[[1]]]}, "[[1]] is not a key"),
         ({"tables": "t", "keys": [{"id": 1}]}, "{'id': 1} is not a key"),
         ({"tables": "t", "keys": [b"a"]}, "b'a' is not a key"),
-        ({"tables": "t", "keys": "123"}, "the keys are one text"),
+        ({"tables": "t", "keys": "123"}, "the keys are a text"),
         ({"tables": "t", "keys": [1, [2, 3]]}, "some keys have more values than others"),
     ],
 )

@@ -51,7 +51,7 @@ def test_ranges_are_read_as_they_were_written_and_their_file_is_removed(spool: S
         (file,) = Path(spool.uri, "range").iterdir()
         assert file.read_text().count("a-1.arrow") == 1, "a window is written once"
     assert list(Path(spool.uri, "range").iterdir()) == []
-    with pytest.raises(SpoolError, match="is not on the spool"):
+    with pytest.raises(SpoolError, match="is missing from the spool"):
         read_range(spool, names[0])
 
 

@@ -100,7 +100,7 @@ def test_older_log_is_accepted_while_the_table_is_what_the_stream_has() -> None:
 
 def test_a_dropped_table_stops_a_typed_stream() -> None:
     old = TableSchema(NAME, (ID,), ("id",))
-    with pytest.raises(SchemaChanged, match="the table is gone"):
+    with pytest.raises(SchemaChanged, match="the table does not exist"):
         Typed(NOW, before=False).check({old.version}, _Catalog(), set())  # type: ignore[arg-type]
 
 

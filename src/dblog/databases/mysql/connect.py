@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB: the `url` option, the settings of every session, and what an error means to us.
+"""Connections to MySQL and MariaDB: the `url` option, the settings of every session, and the translation of errors.
 
 The driver is PyMySQL. It does the handshake, authentication, TLS and the statements of the control side; the log and
 the chunks are read from the connection's socket by our own code.
@@ -66,7 +66,7 @@ _ENCODE = "percent-encode special characters in names and passwords, e.g. %40 fo
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """Where a server is and how to log in. Shows itself without its password."""
+    """Where a server is and how to log in. `str` and `repr` do not show the password."""
 
     scheme: str
     host: str
@@ -119,7 +119,7 @@ def parse(url: str) -> Address:
             hint="write it as mysql://user:password@host:3306/database?ssl_mode=REQUIRED",
         )
     authority, _, query = rest.partition("?")
-    if "@" in authority.partition("/")[2] or "@" in query:  # part of the password would be taken for something else
+    if "@" in authority.partition("/")[2] or "@" in query:  # a part of the password would be parsed as something else
         raise ConfigError("option 'url' has an '@' after the first '/' of its address", hint=_ENCODE)
     if re.search(r"%(?![0-9A-Fa-f]{2})", url) or "#" in url:
         raise ConfigError("option 'url' cannot be parsed", hint=_ENCODE)
@@ -157,15 +157,15 @@ def _validate(found: Address) -> None:
     for name in names:
         known = f"the parameters are {', '.join(PARAMETERS)}"
         if name not in PARAMETERS:
-            raise ConfigError(f"option 'url' has a parameter that is not known: {name!r}", hint=known)
+            raise ConfigError(f"option 'url' has an unknown parameter: {name!r}", hint=known)
         if names.count(name) > 1:
             raise ConfigError(f"option 'url' has parameter {name!r} twice", hint=known)
     if not found.host and not found.get("socket"):
-        raise ConfigError("option 'url' names no host", hint="write it as mysql://user:password@host:3306/database")
+        raise ConfigError("option 'url' has no host", hint="write it as mysql://user:password@host:3306/database")
     if "," in found.host:
-        raise ConfigError("option 'url' names several hosts", hint="name one: log positions belong to one server")
+        raise ConfigError("option 'url' has several hosts", hint="name one: log positions belong to one server")
     if not found.user:
-        raise ConfigError("option 'url' names no user", hint="write it as mysql://user:password@host:3306/database")
+        raise ConfigError("option 'url' has no user", hint="write it as mysql://user:password@host:3306/database")
     if found.ssl_mode not in SSL_MODES:
         raise ConfigError(
             f"option 'url' has ssl_mode={found.get('ssl_mode')!r}, which is not one of {', '.join(SSL_MODES)}",
@@ -173,15 +173,15 @@ def _validate(found: Address) -> None:
         )
     if found.ssl_mode.startswith("VERIFY") and not found.get("ssl_ca"):
         raise ConfigError(
-            f"option 'url' has ssl_mode={found.ssl_mode} without ssl_ca", hint="name the authority's file"
+            f"option 'url' has ssl_mode={found.ssl_mode} without ssl_ca", hint="set ssl_ca to the authority's file"
         )
     if found.ssl_mode in _WITHOUT_FILES and (found.get("ssl_ca") or found.get("ssl_cert")):
         raise ConfigError(
-            f"option 'url' has ssl_mode={found.ssl_mode}, for which ssl_ca and ssl_cert mean nothing",
-            hint="say ssl_mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY, or leave out the files",
+            f"option 'url' has ssl_mode={found.ssl_mode}, which does not use ssl_ca and ssl_cert",
+            hint="set ssl_mode to REQUIRED, VERIFY_CA or VERIFY_IDENTITY, or leave out the files",
         )
     if found.get("ssl_key") and not found.get("ssl_cert"):
-        raise ConfigError("option 'url' has ssl_key without ssl_cert", hint="name the certificate's file")
+        raise ConfigError("option 'url' has ssl_key without ssl_cert", hint="set ssl_cert to the certificate's file")
     timeout = found.get("connect_timeout", "1")
     if not re.fullmatch(r"[1-9][0-9]{0,4}", timeout):
         raise ConfigError(f"option 'url' has connect_timeout={timeout!r}", hint="give a whole number of seconds")
@@ -267,7 +267,7 @@ def read_version(text: str) -> Server:
     """The kind and version in the server's `version()`, like "10.11.6-MariaDB-0+deb12u1-log" or "8.4.0"."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     if numbers is None:
-        raise PreconditionFailed(f"the server's version is not understood: {text!r}")
+        raise PreconditionFailed(f"the server's version cannot be parsed: {text!r}")
     major, minor, patch = map(int, numbers.groups())
     return Server(flavor_of(text), (major, minor, patch))
 
@@ -314,7 +314,7 @@ _NO_LOG = r"binary log is not open|server id was not set|not configured"
 
 
 def translate(exc: Exception, doing: str, *, secrets: Iterable[str] = ()) -> DBLogError:
-    """What an error of the server or the driver means to us, by its number. The text shown never holds a secret."""
+    """Translate an error of the server or the driver into one of ours, by its number. Its text has no secrets."""
     number, text = _read(exc)
     kind, hint = _meaning_of_tls(exc) or _meaning(number, text)
     shown = f" ({number})" if number else ""
@@ -327,7 +327,7 @@ def _read(exc: Exception) -> tuple[int, str]:
     number, text = (*exc.args, "", "")[:2]
     if not isinstance(number, int):
         return 0, str(exc) or type(exc).__name__
-    # The driver's own InterfaceError(0, "") is a connection that has been closed.
+    # The driver's InterfaceError(0, "") means that the connection is closed.
     return (number, str(text)) if number or text else (2006, "the connection is closed")
 
 
@@ -342,7 +342,7 @@ def _meaning_of_tls(exc: Exception) -> tuple[type[SourceError], str] | None:
 
 def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
     if number == 4052 or (number == 1236 and re.search(_SAME_READER, text, re.I)):
-        return PreconditionFailed, "another reader uses our server id: stop it, or give this pipeline an id of its own"
+        return PreconditionFailed, "another reader has the same server id: stop it, or set another serverId here"
     if number == 1381 or (number == 1236 and re.search(_NO_LOG, text, re.I)):
         return PreconditionFailed, "set log_bin and server_id and restart the server"
     if number in (1236, 1373, 1220):
@@ -367,11 +367,11 @@ def _meaning(number: int, text: str) -> tuple[type[SourceError], str | None]:
     if number in _READ_ONLY:
         return PreconditionFailed, "this is a replica or a read-only server: connect to the primary"
     if number in (1205, 1213, 3572):
-        return TableLocked, "another session holds a lock (see SHOW PROCESSLIST); this is tried again"
+        return TableLocked, "another session holds a lock (see SHOW PROCESSLIST); dblog tries again"
     if number in GONE:
-        return SchemaChanged, "the table was dropped, renamed or altered: restart to take its new schema"
+        return SchemaChanged, "the table was dropped, renamed or altered: restart the query to use its new schema"
     if number in _RESOURCES:
-        return SourceError, "the server is out of disk or memory: make room there"
+        return SourceError, "the server has no disk space or memory left: free some there"
     if number in _CANCELLED:
         return SourceError, "a time-out or an operator cancelled the statement: see max_statement_time"
     return SourceError, None

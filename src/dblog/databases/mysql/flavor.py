@@ -17,7 +17,7 @@ class Flavor:
     text_geometry: bool
     """Whether a table map lists character sets for geometries too."""
     fixed_binary: frozenset[str]
-    """Types that the log shows as BINARY(n); only the catalog tells them from it."""
+    """Types that the log shows as BINARY(n). Only the catalog shows which columns have them."""
     hidden: str
     """A pattern of column names that occur in the log but not in the catalog: hashes of long unique keys."""
     gtids: type[Gtids]
@@ -26,7 +26,7 @@ class Flavor:
     persists: bool
     """Whether the server has SET PERSIST, which keeps a setting over a restart."""
     plain_vector: bool
-    """Whether the log shows VECTOR(n) as VARBINARY(4n). Then we do too."""
+    """Whether the log shows VECTOR(n) as VARBINARY(4n). If so, the column is delivered as VARBINARY(4n)."""
 
 
 MYSQL = Flavor("MySQL", "geomcollection", False, frozenset(), "", GtidSet, "max_execution_time = {0}000", True, False)
@@ -44,5 +44,5 @@ MARIADB = Flavor(
 
 
 def flavor_of(version: str) -> Flavor:
-    """By the server's `version()`: MariaDB says its name in it, MySQL does not."""
+    """The flavor of a server, from its `version()`. MariaDB's version contains its name; MySQL's does not."""
     return MARIADB if "mariadb" in version.lower() else MYSQL

@@ -8,8 +8,8 @@ Files and bytes of the log differ between the servers of a cluster; GTIDs do not
 `GtidSet` and `GtidPosition` have the same methods (`Gtids`); a `Flavor` says which of them its servers use.
 
 A server can have transactions that the stream's previous server does not have, because somebody wrote to a replica.
-Such a transaction is `AHEAD` if it stands in the new log before a transaction that was already delivered: the stream
-has passed that point and cannot deliver it any more.
+Such a transaction is `AHEAD` if it is in the new log before a transaction that was already delivered: the stream has
+passed that point and cannot deliver it any more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIVERGED = (
     "which dumps the tables again"
 )
 AHEAD = "+"
-"""Prefix of the origin of a transaction that was not delivered and stands in the log before delivered ones."""
+"""Prefix of the origin of a transaction that was not delivered and is in the log before delivered ones."""
 AHEAD_OF_OTHERS = "++"
 """MariaDB: the same, where all the delivered ones after it are of other domains. In its own domain it is the newest."""
 
@@ -63,8 +63,8 @@ class Gtids(Protocol):
         ...
 
     def delivered(self, first: Self | None = None, server: str = "") -> DeliveredFilter:
-        """A filter for a log that begins after `first`: it tells the transactions before this point, which were
-        delivered, from the others. They were read from the log of `server`."""
+        """A filter for a log that begins after `first`: it finds the transactions before this point. They were already
+        delivered, from the log of `server`."""
         ...
 
 
@@ -79,8 +79,8 @@ class DeliveredFilter(Protocol):
     def __call__(self, origins: Names, numbers: Ints) -> tuple[Mask, Names]:
         """For the next transactions of the log: which were delivered, and a mark for each.
 
-        The mark is `AHEAD` or `AHEAD_OF_OTHERS` for a transaction that was not delivered, stands before delivered ones,
-        and was not on the server that they were read from. It is empty for all others."""
+        The mark is `AHEAD` or `AHEAD_OF_OTHERS` for a transaction that was not delivered, comes before delivered ones,
+        and was not on the server from which these were read. It is empty for all others."""
         ...
 
 
@@ -307,7 +307,7 @@ class _PositionDelivered:
                 continue
             if server == last[0] and number > last[1]:
                 raise PositionLost(
-                    f"the log passes GTID {domain}-{last[0]}-{last[1]}, the last that was delivered, without it",
+                    f"the log does not have GTID {domain}-{last[0]}-{last[1]}, which was the last delivered one",
                     hint=DIVERGED,
                 )
             known = self._gtids.has(origin, number)

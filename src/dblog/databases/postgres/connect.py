@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: the `url` option, the settings of every session, and what a driver error means to us.
+"""Connections to PostgreSQL: the `url` option, the settings of every session, and the translation of errors.
 
 Every session has the same settings (`SESSION`), because a dump row and a log row must give the same text for the same
 value. They are sent as start-up `options`. So they also work on replication connections, which have no `SET`, and they
@@ -69,7 +69,7 @@ _ENCODE = "percent-encode special characters in names and passwords, e.g. %40 fo
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """Where a database is and how to log in, as libpq's parameters. Shows itself without its secrets."""
+    """Where a database is and how to log in, as libpq's parameters. `str` and `repr` do not show the secrets."""
 
     parameters: tuple[tuple[str, str], ...]
 
@@ -125,7 +125,7 @@ def parse(url: str) -> Address:
             hint="write it as postgresql://user:password@host:5432/database?sslmode=require",
         )
     path = url.split("://", 1)[1].split("?", 1)[0].partition("/")[2]
-    if "@" in path:  # libpq would take part of the password for the host, and show it in its error
+    if "@" in path:  # libpq would parse a part of the password as the host, and show it in its error
         raise ConfigError("option 'url' has an '@' after the first '/' of its address", hint=_ENCODE)
     try:
         found = {k: v for k, v in psycopg2.extensions.parse_dsn(url).items() if v is not None}
@@ -133,7 +133,7 @@ def parse(url: str) -> Address:
         # libpq's message may quote the URL or a piece of the password: only a parameter's name is repeated.
         name = re.search(r'invalid URI query parameter: "(\w+)"', str(exc))
         if name and "@" not in url.partition("?")[2]:
-            unknown = f"option 'url' has a parameter that libpq does not know: {name[1]!r}"
+            unknown = f"option 'url' has an unknown parameter: {name[1]!r}"
             raise ConfigError(unknown, hint="see 'Parameter Key Words' in the libpq documentation") from None
         raise ConfigError("option 'url' cannot be parsed as a PostgreSQL URL", hint=_ENCODE) from None
     _validate(found)
@@ -142,7 +142,7 @@ def parse(url: str) -> Address:
 
 def _validate(found: dict[str, str]) -> None:
     if not found.get("dbname") and not found.get("service"):
-        raise ConfigError("option 'url' names no database", hint="append it: postgresql://host/database")
+        raise ConfigError("option 'url' has no database", hint="append it: postgresql://host/database")
     if "replication" in found:
         raise ConfigError("option 'url' sets 'replication'", hint="remove it: DBLog opens such connections itself")
     ports = found.get("port", "").split(",")
@@ -179,7 +179,7 @@ def connect(
     if len(address.hosts) > 1:
         parameters.setdefault("target_session_attrs", "read-write")
     parameters["client_encoding"] = "UTF8"
-    # The last -c of a name wins, so the user's own come first.
+    # The last -c of a name counts, so ours come after the user's.
     parameters["options"] = " ".join([given.get("options", ""), *(_option(k, v) for k, v in settings.items())]).strip()
     if replication:
         parameters["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
@@ -201,7 +201,7 @@ def connect_beside(connection: Connection, *, application_name: str) -> Connecti
 
 
 def _option(name: str, value: str) -> str:
-    """One `-c name=value` for libpq's `options`, where the server splits at spaces unless a backslash precedes."""
+    """One `-c name=value` for libpq's `options`. The server splits these at spaces without a backslash before them."""
     return f"-c {name}=" + re.sub(r"([\\\s])", r"\\\1", value)
 
 
@@ -211,7 +211,7 @@ def identifier(*names: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Text as a SQL string; every session has `standard_conforming_strings` on, so a backslash is only that."""
+    """Text as a SQL string. A backslash needs no escape: every session has `standard_conforming_strings` on."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -248,7 +248,7 @@ def translating(doing: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
 # server's English text decides. A message that no pattern matches counts as a broken connection.
 _REFUSED = {
     r"unsupported (options )?startup parameter|bouncer|no such database: ": (
-        "this looks like a connection pooler such as PgBouncer, which passes on neither session settings nor "
+        "this looks like a connection pooler such as PgBouncer, which does not support session settings and "
         "replication: put the PostgreSQL server's own host and port into the URL"
     ),
     r"unrecognized configuration parameter|invalid value for parameter|requires a value": (
@@ -261,7 +261,7 @@ _REFUSED = {
     ),
     r"pg_hba\.conf": (
         "allow this client, user and database in pg_hba.conf and reload; 'no encryption' in the message means that the "
-        "server wants sslmode=require"
+        "server requires sslmode=require"
     ),
     r"authentication (failed|method)|no password supplied|not permitted to log in|role .* does not exist": (
         "check user and password in the URL, the password file and pg_hba.conf"
@@ -279,7 +279,7 @@ _SLOT_FUNCTIONS = re.compile(r"ReplicationSlot|CreateDecodingContext|LogicalRepl
 
 
 def translate(exc: psycopg2.Error | ServerError, doing: str, *, secrets: Iterable[str] = ()) -> DBLogError:
-    """What an error of the server or the driver means to us, by SQLSTATE. The text shown never holds a secret."""
+    """Translate an error of the server or the driver into one of ours, by SQLSTATE. Its text has no secrets."""
     error = exc if isinstance(exc, ServerError) else ServerError.of(exc)
     kind, hint = _meaning(error) if error.state else _meaning_without_state(exc)
     return kind(f"{doing} failed: {_scrub(_text(error), secrets)}", hint=hint)
@@ -289,15 +289,15 @@ def _meaning(error: ServerError) -> tuple[type[SourceError], str | None]:
     state, function = error.state, error.function
     match state:
         case "57P01" | "57P02" | "57P03" | "57P05" | "25P03":
-            return ConnectionLost, "the server ended the session; it is opened again when the server is back"
+            return ConnectionLost, "the server ended the session; dblog connects again when the server runs"
         case "55P03":
-            return TableLocked, "another session holds a lock (see pg_locks); this is tried again"
+            return TableLocked, "another session holds a lock (see pg_locks); dblog tries again"
         case "55006":
-            return ConnectionLost, "another session reads this slot: stop it, or give this pipeline a slot of its own"
+            return ConnectionLost, "another session reads this slot: stop it, or set another slot for this pipeline"
         case "55000" if "wal_level" in error.text:
             return PreconditionFailed, "set wal_level = logical and restart the server"
         case "55000" if "was not created in this database" in error.text:
-            return PreconditionFailed, "a slot belongs to one database: choose another slot name for this one"
+            return PreconditionFailed, "a slot belongs to one database: choose another slot name for this database"
         case "58P01":
             return PositionLost, "the server has removed log that is still needed: drop the slot, start with a new dump"
         case "55000" if _SLOT_FUNCTIONS.search(function):
@@ -305,7 +305,10 @@ def _meaning(error: ServerError) -> tuple[type[SourceError], str | None]:
         case "42704" if "ublication" in function:
             return PreconditionFailed, "the publication is missing: changes since it was dropped are lost; dump again"
         case "42704" if _SLOT_FUNCTIONS.search(function):
-            return PositionLost, "the slot is gone, and the log with it: start with a new checkpoint and a new dump"
+            return (
+                PositionLost,
+                "the slot and its log do not exist any more: start with a new checkpoint and a new dump",
+            )
         case "42501":
             return PreconditionFailed, "grant what is missing; 'dblog check' prints the statements"
         case "53300" | "53400":
@@ -313,9 +316,9 @@ def _meaning(error: ServerError) -> tuple[type[SourceError], str | None]:
         case "25006":
             return PreconditionFailed, "this is a standby or a read-only session: connect to the primary"
         case "42P01" | "42703" | "3F000":
-            return SchemaChanged, "the table was dropped, renamed or altered: restart to take its new schema"
+            return SchemaChanged, "the table was dropped, renamed or altered: restart the query to use its new schema"
         case "53100" | "53200" | "58030":
-            return SourceError, "the server is out of disk or memory: make room there"
+            return SourceError, "the server has no disk space or memory left: free some there"
         case "57014":
             return SourceError, "a time-out or an operator cancelled the statement: see statement_timeout of the role"
     match state[:2]:
@@ -344,8 +347,8 @@ def _meaning_without_state(exc: Exception) -> tuple[type[SourceError], str | Non
 
 
 def _text(error: ServerError) -> str:
-    """The server's message. The detail is added where it is about the server; elsewhere it could quote a user's
-    rows."""
+    """The server's message. Its detail is added only if it is about the server: other details may contain rows of
+    users."""
     text = error.text
     if error.state[:2] in {"08", "28", "53", "55", "57", "42"} and error.detail:
         text = f"{text} ({error.detail})"

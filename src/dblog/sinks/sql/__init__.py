@@ -6,7 +6,7 @@ tables      creates and alters the target's tables
 shape       compares a target's table with the source's schema
 load        the executors' part: rows into a staging table
 text        Arrow columns as the text that a server reads
-target      what the sink needs of a database; postgres and mysql implement it
+target      what the sink needs from a database; postgres and mysql implement it
 """
 
 from dblog.sinks.sql.sink import SqlSink

@@ -73,7 +73,7 @@ class TaskLoad:
         """The error with table, column, value and key."""
         value, *key = (_shown(rows.column(name), refused.row) for name in (refused.column, *self.key))
         return SinkError(
-            f"table {self.table} cannot hold {value} in column {refused.column!r} of the row with the key "
+            f"table {self.table} cannot store {value} in column {refused.column!r} of the row with the key "
             f"({', '.join(key)}): {refused.why}",
             hint=refused.hint,
         )
@@ -94,7 +94,7 @@ def load(
     done = rows.mapInArrow(TaskLoad(target, stage, tuple(names), table, tuple(key)), _DONE).collect()
     for told in done:
         if told.error is not None:
-            # `Load` has pickled it in our own task of this very query; no row of a source or a user gets in there
+            # Safe to unpickle: `TaskLoad` pickled it in a task of this query, and it has no data of a source or user.
             error = pickle.loads(told.error)
             assert isinstance(error, SinkError)
             raise error

@@ -53,14 +53,14 @@ separately."""
 STATEMENT_BYTES = 1 << 20
 _LOCK, _WAIT_SECONDS = "dblog definitions", 60
 _LIMITS = {1040, 1203, 1226}
-_HOLDS = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
+_HOLDS = "the target's column cannot store the value: alter it, or leave the column out with exclude"
 _AT_ROW = re.compile(r"column (?:`[^`]*`\.)*[`'](.+)[`'] at row (\d+)")
 _VALUES = {1048, 1264, 1265, 1292, 1366, 1406, 1411, 3140, 4025}
 
 
 @dataclass(frozen=True, repr=False)
 class MySQLTarget(Target):
-    """A MySQL or MariaDB server. Its databases take the part of schemas."""
+    """A MySQL or MariaDB server. Its databases are used as schemas."""
 
     url: str
 
@@ -77,7 +77,7 @@ class MySQLTarget(Target):
     def schema(self) -> str:  # type: ignore[override]
         found = parse(self.url).database
         if not found:
-            raise SinkError("the setting 'url' names no database", hint="append it, or set schema")
+            raise SinkError("the setting 'url' has no database", hint="append the database to it, or set schema")
         return found
 
     def connect(self) -> Session:
@@ -100,7 +100,7 @@ class MySQLTarget(Target):
             hint = None
             if number in RIGHTS:
                 rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
-                hint = f"GRANT {rights} ON ... TO {address.user}, for the tables' databases and the one of 'records'"
+                hint = f"GRANT {rights} ON ... TO {address.user}, on the databases of the tables and of 'records'"
             elif number in _VALUES:
                 hint = _HOLDS
             elif number == 1071:
@@ -165,11 +165,11 @@ class MySQLTarget(Target):
     @contextmanager
     def alone(self, session: Session) -> Iterator[None]:
         if session.run(f"select get_lock('{_LOCK}', {_WAIT_SECONDS})") != [(1,)]:
-            raise SinkUnreachable("another pipeline has been changing definitions for a minute")
+            raise SinkUnreachable("another pipeline has held the lock for table definitions for a minute")
         try:
             yield
         finally:
-            with suppress(SinkError):  # it ends with the session
+            with suppress(SinkError):  # the lock ends with the session
                 session.run(f"select release_lock('{_LOCK}')")
 
     def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
@@ -196,7 +196,7 @@ class MySQLTarget(Target):
                 statement = b"insert into " + stage.encode() + b" values " + bytes(content[at[begin] : at[end] - 1])
                 if len(statement) >= limit:
                     raise SinkError(
-                        f"a row has {len(statement)} bytes, and the server takes statements of {limit}",
+                        f"a row needs a statement of {len(statement)} bytes; the server accepts at most {limit}",
                         hint="raise max_allowed_packet on the server",
                     )
                 with self.errors(doing), session.connection.cursor() as cursor:
@@ -305,7 +305,7 @@ def _type(column: Column, *, own: bool) -> str:
 
 
 def _bytes(kind: str) -> int:
-    """The bytes that a column of this type takes in a row, if that is much; else 0."""
+    """The bytes that a string or binary column of this type takes in a row; 0 for other types."""
     found = re.fullmatch(r"(var)?(char|binary)\((\d+)\)", kind)
     return 0 if found is None else int(found[3]) * (4 if found[2] == "char" else 1)
 
@@ -323,7 +323,7 @@ def _written(name: str, values: pa.Array) -> pa.Array:
         # Arrow writes small decimals with an exponent, and the server reads a number with an exponent as a float.
         return text.surrounded(values.cast(text.TEXT), "'", "'")
     if pa.types.is_floating(kind):
-        text.refuse(name, pc.invert(pc.is_finite(values)), "its floats are neither infinite nor not a number")
+        text.refuse(name, pc.invert(pc.is_finite(values)), "the server cannot store infinity and NaN")
     if kind == pa.float32():
         values = values.cast(pa.float64())  # the shortest text of the greatest float32 is out of its range
     texts = values.cast(text.TEXT)

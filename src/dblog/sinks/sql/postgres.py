@@ -41,12 +41,12 @@ _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _LOCK = 7_364_519
 """The number of the advisory lock under which all sinks change table definitions."""
 _WAIT = "60s"
-_HOLDS = "the target's column cannot hold the value: alter it, or leave the column out with exclude"
+_HOLDS = "the target's column cannot store the value: alter it, or leave the column out with exclude"
 _AT_ROW = re.compile(r"COPY \w+, \w+ (\d+), \w+ (.+?)(?::|$)")
 """The line (counted from 1) and the column of a value that COPY refused."""
 _AGAIN = {
-    "40001": "another transaction was in the way; this is tried again",
-    "40P01": "another transaction was in the way; this is tried again",
+    "40001": "there was a conflict with another transaction; the batch is written again",
+    "40P01": "there was a deadlock with another transaction; the batch is written again",
     "53300": "raise max_connections or the role's CONNECTION LIMIT, or close other sessions",
 }
 
@@ -89,7 +89,7 @@ class PostgresTarget(Target):
                 user = identifier(address.get("user"))
                 hint = (
                     f"GRANT CREATE ON DATABASE {identifier(address.database)} TO {user}, or create the schemas and "
-                    f"GRANT USAGE, CREATE ON SCHEMA ... TO {user}; tables must belong to it"
+                    f"GRANT USAGE, CREATE ON SCHEMA ... TO {user}; existing tables must belong to this user"
                 )
             elif (exc.pgcode or "")[:2] in ("22", "23"):
                 hint = _HOLDS
@@ -135,7 +135,7 @@ class PostgresTarget(Target):
         try:
             yield
         finally:
-            with suppress(SinkError):  # it ends with the session
+            with suppress(SinkError):  # the lock ends with the session
                 session.run(f"select pg_advisory_unlock({_LOCK})")
 
     def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
@@ -204,8 +204,8 @@ class PostgresTarget(Target):
 
 
 def _own_type(column: Column) -> str:
-    """The source's own type, if it is a PostgreSQL type with the same meaning in every database; else a type that holds
-    its values."""
+    """The source's own type, if it is a PostgreSQL type with the same meaning in every database; otherwise a type that
+    can store its values."""
     name = column.type
     foreign = "." in name or name.startswith(("reg", "aclitem", "box["))  # a box array has another separator
     other = column.arrow != pa.string() and name.startswith(("bit", "point"))

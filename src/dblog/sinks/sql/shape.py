@@ -63,14 +63,14 @@ def compare(
     if mode == "evolve":
         return changes
     lines = [f"column {name!r} ({schema.column(name).type}) is missing" for name in changes.add]
-    lines += [f"column {name!r} is {made[name]}, which does not hold {wanted[name]}" for name in changes.alter]
+    lines += [f"column {name!r} is {made[name]}, which cannot store {wanted[name]}" for name in changes.alter]
     if mode == "fail" and lines:
         raise SinkError(
-            f"table {schema.table} of the target does not fit the source: {'; '.join(lines)}",
+            f"the target's table {schema.table} does not fit the source: {'; '.join(lines)}",
             hint="alter the table, or set schema_changes to evolve or ignore",
         )
     if lost := (changes.add.keys() | changes.alter.keys()) & set(schema.key):
-        raise SinkError(f"table {schema.table} of the target has no place for the key {sorted(lost)}")
+        raise SinkError(f"the target's table {schema.table} lacks the key columns {sorted(lost)}")
     return Changes(left_out={*changes.add, *changes.alter})
 
 
@@ -81,7 +81,7 @@ _LENGTHS = ("tiny", "", "medium", "long")
 
 
 def holds(outer: str, inner: str) -> bool:
-    """Whether a column of type `outer` holds every value of type `inner`."""
+    """Whether a column of type `outer` can store every value of type `inner`."""
     if outer == inner:
         return True
     (a, a1, a2, a_unsigned), (b, b1, b2, b_unsigned) = _parts(outer), _parts(inner)

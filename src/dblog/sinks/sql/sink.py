@@ -51,7 +51,7 @@ class SqlSink(Sink):
     settings = (
         Setting("url", "the target, as postgresql://, mysql:// or mariadb://", text("a URL"), secret=True),
         SCHEMA_CHANGES,
-        Setting("schema", "the schema (MySQL: database) of all tables; else that of the source", text(), default=None),
+        Setting("schema", "the schema (MySQL: database) of all tables; default: the source's", text(), default=None),
         Setting(
             "deletes", "hard deletes rows, soft keeps them and sets _deleted", choice("hard", "soft"), default="hard"
         ),
@@ -172,7 +172,9 @@ class SqlSink(Sink):
         rows = rows.withColumns({GONE: gone, "_gone": gone, "_unchanged": unchanged, "_whole": whole})
         kinds = {c.name: c.arrow for c in schema.columns} | {"_unchanged": pa.list_(pa.string())}
         cells = [self._target.cell(n, kinds.get(n, pa.null())) for n in names]
-        return rows.select(*(cell.alias(f"c{n}") for n, cell in enumerate(cells)))  # Spark fails on odd names
+        return rows.select(
+            *(cell.alias(f"c{n}") for n, cell in enumerate(cells))
+        )  # Spark fails on names with special characters
 
     # -- the transaction ---------------------------------------------------------------------------------------------
 
@@ -191,7 +193,7 @@ class SqlSink(Sink):
         doing = f"writing table {into.name}"
         known = ledger.known(session, into.id, lock=True)
         if known is None:
-            raise SinkUnreachable(f"the ledger has nothing about table {into.name} any more")
+            raise SinkUnreachable(f"the ledger has no entry for table {into.name} any more")
         emptied = known.emptied
         if share.table.truncated is not None and share.table.truncated > emptied:
             emptied = share.table.truncated
@@ -235,8 +237,8 @@ def target_of(url: str) -> Target:
     if found is None or found.target is None:
         known = [scheme for entry in entries() if entry.target is not None for scheme in entry.schemes]
         raise ConfigError(
-            "the setting 'url' of the sink is not the URL of a database that is known here",
-            hint=f"it begins with {', '.join(f'{scheme}://' for scheme in known)}",
+            "the setting 'url' of the sink is not the URL of a supported database",
+            hint=f"it must begin with one of {', '.join(f'{scheme}://' for scheme in known)}",
         )
     target: Target = import_object(found.target)(url)
     return target

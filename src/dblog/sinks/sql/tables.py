@@ -65,8 +65,8 @@ class TargetTables:
         assert found is not None
         if set(found.key) != set(schema.key):
             raise SinkError(
-                f"table {name} of the target has the key {sorted(found.key)}, and the source {sorted(schema.key)}",
-                hint="drop the target's table, or give it that key; then dump the table again",
+                f"the target's table {name} has the key {sorted(found.key)}, but the source's has {sorted(schema.key)}",
+                hint="drop the target's table, or give it the source's key; then dump the table again",
             )
         self._ledger.make_deleted(session, number, {n: found.types[n] for n in schema.key})
         self._ledger.enter(session, number, name, made)
@@ -93,8 +93,8 @@ class TargetTables:
         statement = f"alter table {self._target.quoted(*name)} {', '.join(missing)}"
         if not ours:
             raise SinkError(
-                f"table {name} of the target is there, and was not made by dblog",
-                hint=f"set schema to another one, drop the table, or let it be written to: {statement}",
+                f"the target's table {name} exists and was not created by dblog",
+                hint=f"set another schema, drop the table, or add the columns that dblog needs: {statement}",
             )
         session.run(statement, f"altering table {name}")
 

@@ -1,5 +1,5 @@
-"""What the sink needs of a database. A target holds no connection, so that it can be sent to the executors, and each of
-them opens its own.
+"""What the sink needs from a database. A target has no connection, so it can be sent to the executors; each of them
+opens its own connection.
 
 Statements contain all values as literals: numbers, names and a few texts of our own.
 """

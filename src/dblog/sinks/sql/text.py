@@ -25,11 +25,11 @@ _YEAR_1, _YEAR_10000 = -719_162, 2_932_897
 
 Odd = Callable[[int, int, bool], str | None]
 """Takes a date or time outside of the years 1 to 9999: its days since 1970, the microseconds of its day, and whether it
-is an infinity (the least or greatest value of its type). Returns its text; None if the server cannot hold it."""
+is an infinity (the least or greatest value of its type). Returns its text; None if the server cannot store it."""
 
 
 class Refused(SinkError):
-    """A value that the server cannot hold: its column, and the index of its row."""
+    """A value that the server cannot store: its column, and the index of its row."""
 
     def __init__(self, column: str, row: int, why: str, *, hint: str = EXCLUDE) -> None:
         super().__init__(f"column {column!r}: {why}", hint=hint)
@@ -95,7 +95,7 @@ def temporal(name: str, values: pa.Array, odd: Odd) -> pa.Array:
         micros, infinite = 0 if day else int(number[row] % _DAY), number[row] in (bounds.min, bounds.max)
         found.append(odd(int(days[row]), micros, infinite))
         if found[-1] is None:
-            raise Refused(name, row, "it has only the years 1 to 9999")
+            raise Refused(name, row, "the server stores only the years 1 to 9999")
     return pc.replace_with_mask(texts, pa.array(far), pa.array(found, TEXT))
 
 
@@ -119,7 +119,7 @@ def clock(micros: int) -> str:
 
 def refuse_nul(name: str, values: pa.Array) -> None:
     """Raise Refused for a text with the character 0, which PostgreSQL cannot store."""
-    refuse(name, pc.match_substring(values, "\0"), "its texts have no character 0")
+    refuse(name, pc.match_substring(values, "\0"), "the server cannot store the character 0")
 
 
 def refuse(name: str, wrong: pa.BooleanArray, why: str) -> None:

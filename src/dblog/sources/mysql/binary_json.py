@@ -35,8 +35,8 @@ _DEPTH = 100
 _DATE, _TIME, _DATETIME, _TIMESTAMP, _DECIMAL, _TEXT = 10, 11, 12, 7, 246, 253
 _BASE64_LINE = 76
 _FIXED_POINT = 15
-"""A double whose decimal point is more than this many digits away is printed with an exponent, unless the point is
-among its digits."""
+"""A double is printed with an exponent if its decimal point is outside of its digits and more than this many digits
+away."""
 
 
 def text(document: bytes) -> str:
@@ -47,7 +47,7 @@ def text(document: bytes) -> str:
 def read(document: bytes) -> Node:
     """The document's values. Raises DecodeError."""
     if not document:
-        return "null"  # what an INSERT IGNORE makes of a missing document
+        return "null"  # INSERT IGNORE stores a missing document as an empty one
     try:
         return _value(document[0], document, 1, _DEPTH)
     except (IndexError, KeyError, ValueError, StructError) as error:
@@ -127,7 +127,7 @@ quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _double(value: float) -> str:
-    """The shortest digits that give the number, with a point or an exponent so that it is seen to be no integer."""
+    """The shortest digits that give the number, with a point or an exponent to show that it is not an integer."""
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     assert isinstance(exponent, int)
     point = len(digits) + exponent
@@ -150,7 +150,7 @@ def _opaque(kind: int, data: bytes) -> str:
     if kind in (_DATE, _TIME, _DATETIME, _TIMESTAMP):
         (packed,) = unpack_from("<q", data)
         return f'"{_moment(kind, packed)}"'
-    if kind == _TEXT:  # in UTF-16 and the like, of which the server shows the bytes as if they were UTF-8
+    if kind == _TEXT:  # text in UTF-16 and similar: the server prints its bytes as if they were UTF-8
         return quoted(data.decode())
     digits = base64.b64encode(data).decode()
     lines = "\\n".join(digits[at : at + _BASE64_LINE] for at in range(0, len(digits), _BASE64_LINE))

@@ -22,17 +22,17 @@ from dblog.sources.columns import Cells, Raw
 from dblog.sources.mysql import binary_json
 
 _FEW = 100
-"""With fewer documents than this, one by one is faster."""
+"""The number of documents below which decoding one by one is faster."""
 _LEVELS = 20
-"""Values that lie deeper are read one by one."""
+"""How many levels of nesting are decoded by column. Deeper values are decoded one by one."""
 _VARIANTS = 20
-"""How many different sets of member names are handled at most."""
+"""How many different sets of member names are decoded by column. Objects with other sets are decoded one by one."""
 
 _OBJECT, _ARRAY, _LITERAL, _STRING = 0, 2, 4, 12
 _INTEGERS = {5: 2, 6: 2, 7: 4, 8: 4, 9: 8, 10: 8}
-"""Widths in bytes; those of the even types are unsigned."""
+"""The integer types and their widths in bytes. Even types are unsigned."""
 _INLINE = np.isin(np.arange(256), [_LITERAL, 5, 6])
-"""Types of values that lie in the table of values itself."""
+"""The types whose values are stored in the table of values itself."""
 _LITERALS = pa.array(["null", "true", "false"])
 
 _ESCAPED = np.isin(np.arange(256), [*range(32), ord('"'), ord("\\")])
@@ -41,7 +41,7 @@ _ESCAPES = r'["\\\x00-\x1f]'
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """Values, each within a document: its type, where it begins, and where the document ends."""
+    """Values inside documents: the type and start of each, and the end of its document."""
 
     raw: Raw
     kind: Bytes
@@ -55,7 +55,7 @@ class _Values:
         return _Values(self.raw, self.kind[rows], self.at[rows], self.end[rows])
 
     def reach(self, size: Any) -> bool:
-        """Whether all have this many bytes."""
+        """Whether every value has this many bytes before the end of its document."""
         return bool(np.all(self.at + size <= self.end))
 
 
@@ -83,7 +83,7 @@ def texts(cells: Cells) -> pa.Array:
         raise DecodeError(f"a JSON document cannot be read: {error}") from error
     if complete:
         return made
-    # One without a type is what an INSERT IGNORE makes of a missing document.
+    # INSERT IGNORE stores a missing document as one without a type.
     index = np.full(len(cells), len(full))
     index[full] = np.arange(len(full))
     return pa.concat_arrays([made, pa.array(["null"])]).take(columns.fixed(pa.int64(), index, cells.valid))
@@ -94,7 +94,7 @@ def _texts(values: _Values, levels: int) -> _Texts:
 
 
 def _sorted(values: _Values, by: Any, make: Callable[[int, _Values], _Texts]) -> _Texts:
-    """The texts that `make` gives for the values of each number in `by`."""
+    """Group the values by their number in `by`, and return the texts that `make` returns for each group."""
     if not len(values):
         return _Texts(pa.array([], pa.string()))
     if np.all(by == by[0]):
@@ -106,7 +106,7 @@ def _sorted(values: _Values, by: Any, make: Callable[[int, _Values], _Texts]) ->
 
 
 def _ordered(made: list[_Texts], indexes: Ints) -> _Texts:
-    """All texts; a document refers to a text by its index."""
+    """Return the texts of all groups in the order of their documents; `indexes` has the document of each text."""
     back = np.empty(len(indexes), np.int64)
     back[indexes] = np.arange(len(indexes))
     return _Texts(pa.concat_arrays([each.whole for each in made]).take(pa.array(back)))
@@ -159,8 +159,8 @@ def _strings(values: _Values) -> _Texts | None:
 
 
 def _lengths(values: _Values) -> tuple[Any, Ints] | None:
-    """How long the lengths of strings are, and what they say: seven bits a byte, the lowest first, and the highest bit
-    says that another byte follows. None when one has more than three."""
+    """The size of each string's length field, and the length in it. A byte of the field has seven bits of the length,
+    the lowest first; its highest bit means that another byte follows. None if a field has more than three bytes."""
     first = values.raw.data[values.at]
     if first.max() < 0x80:
         return 1, first.astype(np.int64)
@@ -181,7 +181,7 @@ def _arrays(count: int, values: _Values, levels: int) -> _Texts:
 
 
 def _objects(count: int, values: _Values, levels: int) -> _Texts:
-    """Those of one set of names after the other."""
+    """Decode the objects, one set of member names after the other."""
     made, indexes = [], []
     left, numbers = values, np.arange(len(values))
     for _ in range(_VARIANTS):
@@ -205,13 +205,13 @@ def _objects(count: int, values: _Values, levels: int) -> _Texts:
 
 
 def _name_table(count: int, values: _Values) -> Ints:
-    """For each name of the first object its offset and its length."""
+    """The offset and length of each name in the first object."""
     at = int(values.at[0]) + 4
     return values.raw.data[at : at + 4 * count].view("<u2").astype(np.int64).reshape(count, 2)
 
 
 def _same_names(count: int, values: _Values) -> Mask:
-    """Which objects have the same names as the first, in the same indexes."""
+    """Which objects have the same names as the first, at the same offsets."""
     same = _same_bytes(values.raw, values.at + 4, 4 * count)
     if count:
         table = _name_table(count, values)
@@ -221,7 +221,7 @@ def _same_names(count: int, values: _Values) -> Mask:
 
 
 def _same_bytes(raw: Raw, at: Ints, size: int) -> Mask:
-    """Where the same bytes lie as at the first index."""
+    """Which of the positions have the same `size` bytes as the first position."""
     same = np.ones(len(at), np.bool_)
     for skip in range(0, size, 8):
         word = raw.le64(np.minimum(at + skip, raw.tail))
@@ -231,7 +231,7 @@ def _same_bytes(raw: Raw, at: Ints, size: int) -> Mask:
 
 
 def _names(count: int, values: _Values) -> list[str] | None:
-    """As they are printed; None when they lie elsewhere than all in a row."""
+    """The names of the first object as MySQL prints them; None if they are not stored one directly after the other."""
     table = _name_table(count, values)
     if np.any(table[1:, 0] != table[:-1].sum(axis=1)) or (count and not values.reach(int(table[-1].sum()))):
         return None
@@ -241,7 +241,7 @@ def _names(count: int, values: _Values) -> list[str] | None:
 
 
 def _joined(brackets: str, names: list[str], values: _Values, table: int, levels: int) -> _Texts:
-    """Containers with as many members as there are names, whose values are told in a table at an offset."""
+    """The texts of containers, which have one member for each name. `table` is the offset of the table of values."""
     if not names:
         return _Texts(pa.repeat(brackets, len(values)))
     raw = values.raw

@@ -70,7 +70,7 @@ class EventReader:
             raise _failure(raw.data[start[failed[0]] : end[failed[0]]].tobytes())
         at = start + 1
         if np.any(end - at < HEADER) or np.any(raw.le32(at + 9) != end - at):
-            raise DecodeError("an event in the log does not have the size that it says")
+            raise DecodeError("an event in the log does not have the size in its header")
         kind = raw.data[at + 4]
         apart = _CONTROL[kind]
         for number in np.flatnonzero(kind == Type.payload).tolist():
@@ -110,7 +110,7 @@ class EventReader:
         file, byte = int(name[1]) + self._shift, int.from_bytes(body[:8], "little")
         if file < self._file:
             raise PositionLost(
-                f"the log goes back from file {self._file} to file {file}",
+                f"the log continues in file {file} after file {self._file}: file numbers must not decrease",
                 hint="the log was reset: start with a new checkpoint and a new dump",
             )
         self._file, self._byte = file, byte
@@ -121,14 +121,14 @@ class EventReader:
         file."""
         algorithm = event[-5]
         if algorithm not in (0, 1):
-            raise DecodeError(f"the log has checksums of kind {algorithm}, which is not known")
+            raise DecodeError(f"the log has checksums of the unknown kind {algorithm}")
         if algorithm and crc32(event) != _INTACT:
             raise _damaged()
         self._checksum = CHECKSUM if algorithm else 0
         created = int.from_bytes(event[:4], "little")
         if self._created not in (0, created):
             raise PositionLost(
-                f"the log has another file {self._file - self._shift} than the one that was read",
+                f"file {self._file - self._shift} of the log is not the file of this number that was read before",
                 hint="the log was reset: start with a new checkpoint and a new dump",
             )
         self._created = 0
@@ -154,7 +154,7 @@ class EventReader:
         counted = np.where(made_up, 0, size)
         after = self._byte + np.cumsum(counted)
         if np.any((said != after & 0xFFFFFFFF) & (said != 0) & ~made_up):
-            raise DecodeError("the positions of events in the log do not add up: the server has left some out")
+            raise DecodeError("the server has left out events of its log: the positions of events have a gap")
         self._byte = int(after[-1])
         base = position(self._file, 0)
         events = Events(
@@ -181,7 +181,7 @@ def _made_up(event: bytes) -> bool:
 
 def _damaged() -> DecodeError:
     return DecodeError(
-        "an event in the log is damaged: its checksum is wrong", hint="see the server's disk and network"
+        "an event in the log is damaged: its checksum is wrong", hint="check the server's disk and network"
     )
 
 

@@ -31,7 +31,7 @@ class Charset:
     codec: str
     """The nearest Python codec."""
     width: int = 1
-    """Bytes of the widest character. CHAR(n) may have n times as many."""
+    """Bytes of the widest character. CHAR(n) has at most n times as many bytes."""
     differs: dict[int, str] = field(default_factory=dict, compare=False)
     """Characters that differ from the codec's, by their code."""
     ascii: bool = True
@@ -56,7 +56,7 @@ class Charset:
         return "".join(self._each(value))
 
     def _each(self, value: bytes) -> Iterator[str]:
-        """The characters one by one, in the way of the server."""
+        """The characters one by one, as the server decodes them."""
         at = 0
         while at < len(value):
             size = next((size for leads, size in self.lead.items() if value[at] in leads), 1)
@@ -71,7 +71,7 @@ class Charset:
 
     @cached_property
     def _doubtful(self) -> frozenset[str]:
-        """What Python's codec decodes differently from the server, by code."""
+        """The characters that Python's codec decodes differently from the server."""
         found = set()
         for code in self.differs:
             with suppress(UnicodeDecodeError):
@@ -80,13 +80,13 @@ class Charset:
 
     @cached_property
     def _characters(self) -> list[str]:
-        """What each byte stands for."""
+        """The character of each byte."""
         known = [bytes([byte]).decode(self.codec, "replace").replace("\ufffd", "?") for byte in range(256)]
         return [self.differs.get(byte, character) for byte, character in enumerate(known)]
 
     @cached_property
     def _table(self) -> tuple[Bytes, Bytes]:
-        """The UTF-8 of each byte, and how long that is."""
+        """The UTF-8 text of each byte's character, and its length in bytes."""
         encoded = [character.encode() for character in self._characters]
         filled = b"".join(value.ljust(3, b"\0") for value in encoded)
         return np.frombuffer(filled, np.uint8).reshape(256, 3), np.array([len(value) for value in encoded], np.uint8)
@@ -115,7 +115,9 @@ class Charset:
             made[after[has] + nth] = characters[content[has], nth]
         bitmap, nulls = columns.validity(cells.valid)
         if after[-1] >= 2**31:
-            raise DecodeError(f"{after[-1]} bytes of text in one batch", hint="decode fewer rows at once")
+            raise DecodeError(
+                f"one batch has {after[-1]} bytes of text, which is too many", hint="decode fewer rows at once"
+            )
         buffers = [bitmap, pa.py_buffer(after[ends].astype(np.int32)), pa.py_buffer(made)]
         return pa.Array.from_buffers(pa.string(), len(cells), buffers, nulls)
 
@@ -269,18 +271,19 @@ _COLLATIONS: dict[str, tuple[int, ...]] = {
 }
 _BY_COLLATION = {collation: CHARSETS[name] for name, numbers in _COLLATIONS.items() for collation in numbers}
 _NOPAD = 1024
-"""MariaDB's collations without padding have the number of the one with it, and this more."""
+"""On MariaDB the number of a collation without padding is that of the same collation with padding, plus this."""
 _UCA1400, _EACH = 2048, 256
-"""From here on MariaDB has its newest ones, so many for each of these."""
+"""The first number of MariaDB's UCA 14.0.0 collations, and how many numbers each character set of `_UNICODE` has."""
 _UNICODE = ("utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32")
+"""The character sets of the UCA 14.0.0 collations, in the order of the numbers."""
 
 
 @cache
 def charset(collation: int) -> Charset:
-    """The character set that a collation, by its number, belongs to. Raises DecodeError."""
+    """The character set of a collation, which is given by its number. Raises DecodeError."""
     if collation >= _UCA1400 and (collation - _UCA1400) // _EACH < len(_UNICODE):
         return CHARSETS[_UNICODE[(collation - _UCA1400) // _EACH]]
     found = _BY_COLLATION.get(collation - _NOPAD if _NOPAD <= collation < _UCA1400 else collation)
     if found is None:
-        raise DecodeError(f"a column has collation {collation}, which is not known", hint="update dblog")
+        raise DecodeError(f"a column has the unknown collation {collation}", hint="update dblog")
     return found

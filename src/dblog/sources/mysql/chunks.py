@@ -186,7 +186,7 @@ def _literal(column: object, text: str) -> str:
     assert isinstance(column, MyColumn)
     if column.codec in _NUMBERED or column.codec in _NUMBERS:
         if not re.fullmatch(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", text):
-            raise TableUnreadable(f"{text!r} is no value of column {column.name!r} ({column.type})")
+            raise TableUnreadable(f"{text!r} is not a value of column {column.name!r} ({column.type})")
         return text.strip()  # the server compares texts with numbers as floats, which are rounded
     if pa.types.is_binary(column.arrow):
         return f"x'{bytes.fromhex(text).hex()}'"

@@ -146,13 +146,13 @@ def log_width(kind: MyType) -> int:
             return -kind.size
         case code if code in INTEGERS:
             return INTEGERS[Code(code)]
-    raise DecodeError(f"type {kind.code} in the log")
+    raise DecodeError(f"a column in the log has the unknown type {kind.code}")
 
 
 def wrong_value(column: MyColumn, value: str, hint: str | None = None) -> DecodeError:
     shown = value if len(value) <= 100 else value[:100] + "…"
     return DecodeError(
-        f"column {column.name!r} ({column.type}) holds {shown!r}, which {column.arrow} cannot", hint=hint
+        f"column {column.name!r} ({column.type}) has the value {shown!r}, which does not fit {column.arrow}", hint=hint
     )
 
 

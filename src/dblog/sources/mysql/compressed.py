@@ -65,7 +65,7 @@ def _plain(body: bytes, head: int) -> bytes:
     then zlib."""
     kind = body[head]
     if kind & 0x70:
-        raise DecodeError(f"the log is compressed in a way that is not known: {kind:#x}")
+        raise DecodeError(f"an event in the log has an unknown compression: {kind:#x}")
     try:
         return body[:head] + zlib.decompress(body[head + 1 + (kind & 7) :])
     except zlib.error as error:
@@ -114,7 +114,7 @@ def _payload(body: bytes) -> Iterator[bytes]:
         yield body[at:]
         return
     if kind != _ZSTD:
-        raise DecodeError(f"the log has a transaction that is compressed in a way that is not known: {kind}")
+        raise DecodeError(f"a transaction in the log has an unknown compression: {kind}")
     found = 0
     try:
         stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)[at:]), "zstd")
@@ -134,7 +134,7 @@ def _cut(held: bytes) -> list[int]:
     while at + HEADER <= len(held):
         (size,) = unpack_from("<I", held, at + 9)
         if size < HEADER:
-            raise DecodeError("an event in a compressed transaction does not have the size that it says")
+            raise DecodeError("an event in a compressed transaction does not have the size in its header")
         at += size
         if at > len(held):
             break

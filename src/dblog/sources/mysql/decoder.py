@@ -44,7 +44,7 @@ _BEGIN[list(BEGINS)] = True
 _STANDALONE = 1
 """The flag of MariaDB's GTID event for a transaction that is a single statement."""
 _UNDONE = "the log has changes that were rolled back"
-_UNDONE_HINT = "a transaction changed a table of an engine without transactions, MyISAM say: convert it, dump again"
+_UNDONE_HINT = "a table has an engine without transactions, such as MyISAM: convert it to InnoDB, start with a new dump"
 
 
 @dataclass(frozen=True)
@@ -335,8 +335,8 @@ def _check_origins(feed: _Feed, changes: Ints) -> None:
             who = unmarked(feed.origin[number])
             gtid = f"{who}{'-' if who.count('-') == 1 else ':'}{feed.xid[number]}" if who else "without a GTID"
             raise PositionLost(
-                f"transaction {gtid} of this server has changed captured tables before transactions that were "
-                "delivered, and was not on the server that they came from",
+                f"transaction {gtid} changed captured tables on this server only: the server that the stream read "
+                "before does not have it, and later transactions were already delivered",
                 hint="somebody wrote to a replica: make the servers equal, then start with a new checkpoint, which "
                 "dumps the tables again",
             )

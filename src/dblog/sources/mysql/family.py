@@ -1,5 +1,5 @@
-"""MySQL and MariaDB in the registry of families (`sources.family.Family`). Imports the rest of its folder when asked
-for it: `dblog status` only shows a position."""
+"""MySQL and MariaDB in the registry of families (`sources.family.Family`). The rest of the folder is imported when it
+is needed: `dblog status` only needs `shown`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MySQLFamily:
         return address.database
 
     def slot(self, address: AnyAddress, table: TableName | None, tables: str) -> str:
-        """No server has a slot of this name, so that `orders` and `shop.orders` may be given the same one."""
+        """The name of the stream. No server has a slot of this name, so `orders` and `shop.orders` can share one."""
         return slot_name(address.database, qualified(tables, address.database) if table is None else str(table))
 
     def own_options(self, values: OptionValues, address: AnyAddress, slot: str) -> Mapping[str, Any]:
@@ -77,7 +77,7 @@ class MySQLFamily:
 
     @contextmanager
     def temporary_stream(self, options: SourceOptions, publication: str | None) -> Iterator[MySQLLog]:
-        """Needs nothing on the server but a server id of its own: two readers of one id end each other's sessions."""
+        """Read with a server id of its own: two readers with the same id end each other's sessions."""
         if publication is not None:
             raise ConfigError("--publication is for PostgreSQL", hint="leave it out")
         source = self.source(options)
@@ -87,7 +87,7 @@ class MySQLFamily:
             yield log
 
     def all_tables(self, options: SourceOptions) -> str:
-        """Those of the database that the URL names; else of every database but that of the watermarks."""
+        """The pattern for all tables of the database in the URL; without one, of all databases except `dblog`."""
         from dblog.sources.relational import WATERMARK
 
         named = options.address.database
@@ -96,8 +96,8 @@ class MySQLFamily:
         return ", ".join('"' + schema.replace('"', '""') + '".*' for schema in sorted(schemas))
 
     def shown(self, position: int) -> str:
-        """The number of the log's file, as its name ends with it, and the byte in it: 000003:1234. After a
-        failover the numbers of files are the stream's, not the server's."""
+        """The number at the end of the log file's name, and the byte in the file: 000003:1234. After a failover the
+        file numbers are the stream's, not the server's."""
         from dblog.sources.mysql.events import file_and_byte
 
         file, byte = file_and_byte(position)
@@ -105,13 +105,13 @@ class MySQLFamily:
 
     def slots(self, address: AnyAddress) -> AbstractContextManager[Slots]:
         raise ConfigError(
-            "MySQL and MariaDB have no replication slots: they keep their log for a time, whoever reads it",
-            hint="dblog check tells whether that time is long enough",
+            "MySQL and MariaDB have no replication slots: they keep their log for a fixed time",
+            hint="dblog check shows whether that time is long enough",
         )
 
 
 def _server_id(address: AnyAddress, slot: str) -> int:
-    """One that no replica has been given by hand, always the same for the same stream."""
+    """The default server id: always the same for the same stream, and in a range that nobody uses by hand."""
     return (1 << 31) | int(hashlib.sha256("\0".join((*address.endpoint, slot)).encode()).hexdigest()[:7], 16)
 
 

@@ -31,7 +31,7 @@ class Layout:
         names = [column.name for column in mapped.columns]
         kept = tuple(names.index(name) for name in schema.names if name in names)
         if len(kept) != len(schema.names):
-            raise DecodeError(f"the schema of table {schema.table} is not that of the log's table map {mapped!r}")
+            raise DecodeError(f"the schema of table {schema.table} does not match the table map in the log: {mapped!r}")
         return cls(
             schema,
             tuple(log_width(c.type) for c in mapped.columns),

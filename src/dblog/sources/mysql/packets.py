@@ -159,7 +159,7 @@ class Receiver:
 
     def _check(self, begins: Ints) -> None:
         if np.any(self._data[begins + 3] != (np.arange(len(begins)) + self._number) & 0xFF):
-            raise DecodeError("a packet of the log is missing: their numbers are not consecutive")
+            raise DecodeError("a packet of the log is missing: the packet numbers are not consecutive")
         self._number += len(begins)
 
     def _long(self, at: int) -> list[int] | None:

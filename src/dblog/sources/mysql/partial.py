@@ -107,7 +107,7 @@ def _values(layout: Layout, body: bytes, at: int) -> tuple[list[bytes], int]:
 def _complete(old: bytes, differences: bytes) -> bytes:
     """The new value of a document, from the old row's value and the differences."""
     if not old or not differences:
-        raise ValueError("it changes a document that is not there")
+        raise ValueError("it changes a document that does not exist")
     document = bytes([TEXT]) + printed(changed(read(old[_PREFIX:]), differences[_PREFIX:])).encode()
     return len(document).to_bytes(_PREFIX, "little") + document
 
@@ -140,7 +140,7 @@ def _legs(path: str) -> list[str | int]:
     while at < len(path):
         leg = _LEG.match(path, at)
         if leg is None:
-            raise ValueError(f"its path {path!r} is not understood")
+            raise ValueError(f"its path {path!r} cannot be parsed")
         quoted, name, cell, before_last = leg.groups()
         if quoted is not None:
             legs.append(json.loads(f'"{quoted}"', strict=False))
@@ -163,11 +163,11 @@ def _change(node: Node, operation: int, legs: Sequence[str | int], value: Node) 
     elif operation == _REMOVE:
         del holder[last]
     elif operation != _INSERT:
-        raise ValueError(f"operation {operation} is not known")
+        raise ValueError(f"operation {operation} is unknown")
     elif isinstance(last, int):
         holder.insert(last if last >= 0 else max(len(holder) + last, 0), value)
     elif last in holder:
-        raise ValueError(f"{last!r} is there already")
+        raise ValueError(f"{last!r} exists already")
     else:
         members = sorted([*holder.items(), (last, value)], key=lambda member: key_order(member[0]))
         holder.clear()
@@ -177,5 +177,5 @@ def _change(node: Node, operation: int, legs: Sequence[str | int], value: Node) 
 def _container(node: Node, leg: str | int) -> Any:
     """The node as the object or array that the leg needs. Raises ValueError if it is neither."""
     if not isinstance(node, dict if isinstance(leg, str) else list):
-        raise ValueError(f"{leg!r} leads nowhere")
+        raise ValueError(f"{leg!r} does not exist")
     return node

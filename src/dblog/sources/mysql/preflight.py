@@ -33,13 +33,13 @@ __all__ = [
 AGAIN = "start with a new checkpoint, which dumps the tables again"
 OLDEST = {"MariaDB": (10, 5, 0), "MySQL": (8, 0, 0)}
 LOCK_SECONDS = 1
-"""The preflight does not wait for a table that is being altered."""
+"""How long a query of the preflight waits for a table that is being altered, in seconds."""
 
 
 def check(connection: Connection, setup: Setup) -> list[Problem]:
     """Find every problem, in the order in which to fix them. Changes nothing."""
     there = server(connection)
-    if there.version < OLDEST[there.flavor.name]:  # it cannot even be asked the questions below
+    if there.version < OLDEST[there.flavor.name]:  # the queries below would fail
         return [_too_old(there)]
     with translating("checking the server"), connection.cursor() as cursor:
         cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
@@ -55,7 +55,7 @@ def unusable(connection: Connection, setup: Setup) -> dict[TableName, str]:
 
 
 def prepare(connection: Connection, setup: Setup) -> None:
-    """Create what is missing and allowed; else raise PreconditionFailed with every fatal problem."""
+    """Create what is missing, if the user may; raise PreconditionFailed with every fatal problem."""
     problems = check(connection, setup)
     refuse(problems)
     with translating("setting up the server"), connection.cursor() as cursor:
@@ -65,7 +65,7 @@ def prepare(connection: Connection, setup: Setup) -> None:
 
 
 def check_tables(connection: Connection, names: Iterable[TableName]) -> None:
-    """Raise PreconditionFailed when one of the tables, which a stream follows, cannot be followed any more."""
+    """Raise PreconditionFailed if a table that a stream follows cannot be followed any more."""
     _refuse_altered(*_look_at(connection, names))
 
 
@@ -75,10 +75,10 @@ def check_definition(connection: Connection, said: Definition) -> None:
     found, settings = _look_at(connection, [said.table])
     _refuse_altered(found, settings)
     wrong = table_checks.faults(said, settings)
-    if wrong and found:  # one that is gone has no rows downstream either, once the log shows that it went
+    if wrong and found:  # a table that was dropped is emptied downstream when the log shows it
         raise PositionLost(
-            f"a statement in the log made table {str(said.table)!r} {' and '.join(wrong)}; that was undone, but rows "
-            "may have been missed in between",
+            f"a statement in the log made table {str(said.table)!r} {' and '.join(wrong)}; this was undone, but "
+            "changes in between may be missing from the log",
             hint=AGAIN,
         )
 
@@ -93,15 +93,15 @@ def _refuse_altered(found: Iterable[table_checks.Table], settings: dict[str, str
     wrong = [p for table in found for p in table_checks.problems(table, settings) if p.fatal]
     if wrong:
         raise PreconditionFailed(
-            "a table was altered and cannot be followed any more; rows may have been missed since:\n"
+            "a table was altered and cannot be followed any more; changes since then may be missing from the log:\n"
             + "\n".join(map(str, wrong)),
             hint=f"undo that, then {AGAIN}",
         )
 
 
 def admin_sql(setup: Setup, account: str, problems: Sequence[Problem] = ()) -> str:
-    """The whole set-up as a script for an administrator: afterwards the account needs no further privilege. What
-    `check` has found besides is cured too."""
+    """Return the whole set-up as a script for an administrator. Afterwards the account needs no further privilege. The
+    script also has the fixes of `problems`, which `check` has found."""
     grantee = User.read(account)
     lines = [grantee.granted(", ".join(REPLICATION))]
     if setup.writes:
@@ -112,7 +112,7 @@ def admin_sql(setup: Setup, account: str, problems: Sequence[Problem] = ()) -> s
 
 
 def user(connection: Connection) -> str:
-    """The account that grants are for, as in "cdc@%"."""
+    """The account of this session, to which privileges are granted, such as "cdc@%"."""
     with translating("asking for the user"), connection.cursor() as cursor:
         cursor.execute("select current_user()")
         return str(cursor.fetchone()[0])

@@ -1,7 +1,7 @@
-"""One look at a server: the questions to it, what is wrong with the answers, and the statements that cure it.
+"""The checks of the preflight: query the server, find the problems, and give the statements that fix them.
 
-What a user may do is found out by trying what changes nothing: that is right for roles, patterns and columns too. Only
-what cannot be tried is read from `SHOW GRANTS`.
+A privilege is checked by running a statement that needs it and changes nothing. So roles, patterns and grants on single
+columns count too. Only privileges that no harmless statement needs are read from `SHOW GRANTS`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SYNTAX, _NO_DATABASE, _LOCKED, _READ_ONLY = 1064, 1049, 1205, {1290, 1792, 1836
 
 @dataclass(frozen=True)
 class Setup:
-    """What a pipeline wants of its server."""
+    """What a pipeline needs from its server."""
 
     tables: tuple[TableName, ...]
     server_id: int
     columns: tuple[str, ...] | None = None
-    """Only these columns (and the key) of every table; None for all."""
+    """The columns to capture of every table, beside the key; None for all."""
     writes: bool = True
-    """Watermarks are written, into a table of ours."""
+    """Whether the stream writes watermarks to `dblog.watermark`."""
 
 
 _ALIKE = """
@@ -49,7 +49,7 @@ where lower(table_schema) = lower(%s) and lower(table_name) = lower(%s)
 
 
 class Inspection:
-    """One look at the server: what was found, and what is wrong with it."""
+    """Reads the server's settings, grants and tables once, and finds the problems in them."""
 
     def __init__(self, cursor: Any, setup: Setup, there: Server) -> None:
         self.cursor, self.setup, self.flavor = cursor, setup, there.flavor
@@ -75,14 +75,14 @@ class Inspection:
             yield from self._of_watermark()
         yield from self._of_retention()
 
-    # -- questions -------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------
 
     def _all(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         self.cursor.execute(query, parameters or None)
         return list(self.cursor.fetchall())
 
     def _ask(self, *statements: str) -> list[dict[str, Any]] | None:
-        """The rows of the first statement that this version knows; None when the user may not ask."""
+        """Run the first of the statements that this version knows. None if the user lacks the privilege."""
         for statement in statements:
             try:
                 rows = self._all(statement)
@@ -97,7 +97,7 @@ class Inspection:
         return None
 
     def _try(self, statement: str) -> int:
-        """The number of the error that the statement gives, 0 if none."""
+        """Run a statement; return the number of its error, or 0."""
         try:
             self._all(statement)
         except pymysql.err.MySQLError as error:
@@ -118,23 +118,23 @@ class Inspection:
         if settings.get("log_bin") != "ON":
             aws = "on Amazon RDS: turn on backups; on Aurora: binlog_format = ROW in the cluster's parameter group"
             fix = f"log_bin = binlog in the server's configuration, then restart it; {aws}"
-            yield Problem("the server writes no binary log (log_bin is OFF)", fix)
+            yield Problem("the server does not write a binary log (log_bin is OFF)", fix)
         needed = {
             "binlog_format": ("ROW", "the log would have statements instead of rows"),
-            "binlog_row_image": ("FULL", "the log would have parts of rows"),
-            "binlog_order_commits": ("ON", "rows could become visible in another order than in the log"),
+            "binlog_row_image": ("FULL", "the log would have incomplete rows"),
+            "binlog_order_commits": ("ON", "commits could become visible in another order than in the log"),
         }
         for name, (wanted, why) in needed.items():
-            if settings.get(name, wanted).upper() != wanted:  # what a family or version does not have is as wanted
+            if settings.get(name, wanted).upper() != wanted:  # a setting that the server lacks is fine
                 yield Problem(f"{name} is {settings[name]}: {why}", self._set(name, wanted))
         metadata = settings.get("binlog_row_metadata", "")
         if metadata.upper() != "FULL":
-            what = f"binlog_row_metadata is {metadata}: the log does not name columns, and what it has from before an "
-            what += "ALTER cannot be read, or under wrong names if columns of equal types changed places"
+            what = f"binlog_row_metadata is {metadata}: the log does not name columns. After an ALTER, older changes "
+            what += "cannot be read, or get wrong column names if columns of equal types changed places"
             yield Problem(what, self._set("binlog_row_metadata", "FULL"), fatal=False)
         if settings.get("gtid_mode", "ON") != "ON":
             writes = self.setup.writes
-            why = "after a failover a stream must start anew" if writes else "only GTIDs tell what selects see"
+            why = "after a failover a stream must start anew" if writes else "only GTIDs show what selects can see"
             fix = "gtid_mode = ON and enforce_gtid_consistency = ON in the server's configuration, or step by step"
             yield Problem(f"gtid_mode is {settings['gtid_mode']}: {why}", fix, fatal=not writes)
 
@@ -148,21 +148,21 @@ class Inspection:
     def _of_ids(self) -> Iterator[Problem]:
         own, other = self.setup.server_id, "set the option serverId to a number that no server or reader has"
         if self.settings.get("server_id") == "0":
-            yield Problem("server_id is 0: the server serves no log", self._set("server_id", "1"))
+            yield Problem("server_id is 0: the server does not send its log", self._set("server_id", "1"))
         elif self.settings.get("server_id") == str(own):
             yield Problem(f"serverId {own} is the server's own server_id", other)
-        # MySQL, and MariaDB under two names. A replica tells its port, a mere reader such as we are does not.
+        # The statement of MySQL, and both names of MariaDB's. A replica reports its port; a plain log reader does not.
         for reader in self._ask("show replicas", "show replica hosts", "show slave hosts") or ():
             if reader["server_id"] == own:
                 what = f"a replica ({reader['host'] or 'unknown'}:{reader['port']}) has serverId {own}"
                 if reader["port"]:
                     yield Problem(f"{what}: the server would end its session", other)
                 else:
-                    what = f"a reader of the log has serverId {own}: the server ends its session when we start"
+                    what = f"another reader of the log has serverId {own}: the server will end its session"
                     yield Problem(what, f"if it is not this pipeline, {other}", fatal=False)
 
     def _of_replica(self) -> Iterator[Problem]:
-        """A replica that is read must log what it replicates, in the order of its source."""
+        """Check that a replica writes the changes that it replicates to its own log, in its source's commit order."""
         status = self._ask("show all replicas status", "show replica status", "show slave status")
         if status is None:
             running = dict(self._all("show global status like 'slaves_running'"))
@@ -181,9 +181,9 @@ class Inspection:
         )
         if self.settings.get(logs, "ON") != "ON":
             fix = f"{logs} = ON in the server's configuration, then restart it; or connect to the primary"
-            yield Problem(f"the server is a replica that does not log what it replicates ({logs} is OFF)", fix)
+            yield Problem(f"the server is a replica and does not log the replicated changes ({logs} is OFF)", fix)
         if self.settings.get(preserves, "ON") != "ON" and int(self.settings.get(workers, "0")) > 1:
-            what = f"the server is a replica that commits in another order than its source ({preserves} is OFF)"
+            what = f"the server is a replica and may commit in another order than its source ({preserves} is OFF)"
             yield Problem(what, self._set(preserves, "ON"))
 
     def _of_filters(self) -> Iterator[Problem]:
@@ -198,7 +198,7 @@ class Inspection:
                 yield Problem(what, fix)
 
     def _of_retention(self) -> Iterator[Problem]:
-        why = "a stream that stands still for longer loses its position"
+        why = "a stream that is stopped for longer loses its position"
         if self._all(
             "select 1 from information_schema.routines where routine_schema = 'mysql' and "
             "routine_name = 'rds_show_configuration'"
@@ -211,10 +211,12 @@ class Inspection:
             fix = "CALL mysql.rds_set_configuration('binlog retention hours', 72);"
         else:
             days = float(self.settings.get("expire_logs_days") or 0) * DAY
-            seconds = int(float(self.settings.get("binlog_expire_logs_seconds") or 0) or days) or DAY  # 0 is for ever
+            seconds = (
+                int(float(self.settings.get("binlog_expire_logs_seconds") or 0) or days) or DAY
+            )  # 0: kept for ever
             fix = self._set("binlog_expire_logs_seconds", str(3 * DAY))
         if seconds < DAY:
-            kept = f"for {seconds / 3600:.3g} h only" if seconds else "no longer than it needs itself"
+            kept = f"for only {seconds / 3600:.3g} h" if seconds else "only as long as it needs it itself"
             yield Problem(f"the server keeps its log {kept}: {why}", fix, fatal=False)
 
     # -- tables ----------------------------------------------------------------------------------------------
@@ -236,10 +238,10 @@ class Inspection:
         shown = repr(str(name))
         if others := sorted(str(TableName(*other)) for other in self._all(_ALIKE, *name)):
             fix = f"write it as the server does: {', '.join(others)}"
-            return Problem(f"table {shown} does not exist, but in another letter case", fix)
+            return Problem(f"table {shown} exists only in another letter case", fix)
         if self._try(f"select 1 from {identifier(*name)} limit 0") in RIGHTS:
             return Problem(
-                f"user {self.user} may not read table {shown}, or it does not exist", self.user.granted("SELECT", name)
+                f"table {shown} does not exist, or user {self.user} may not read it", self.user.granted("SELECT", name)
             )
         return Problem(f"table {shown} does not exist", "correct the option table or tables")
 
@@ -261,17 +263,17 @@ class Inspection:
             unseen = f", or user {self.user} may not see it" if denied in RIGHTS else ""
             yield Problem(f"the watermark table '{WATERMARK}' does not exist{unseen}", fix, not may, may)
         elif denied in RIGHTS:
-            # nor is it seen then whether the row is there
+            # Without SELECT we cannot check that the row exists, so the fix inserts it.
             yield Problem(f"user {self.user} lacks SELECT, UPDATE on '{WATERMARK}'", f"{rights}\n{fill}")
         elif (
             sorted(table.columns) != ["id", "token"]
             or [column for column, *_ in table.key] != ["id"]
             or (table.engine or "").upper() not in table_checks.TRANSACTIONAL
         ):
-            yield Problem(f"'{WATERMARK}' is not a watermark table", "drop or rename it")
+            yield Problem(f"'{WATERMARK}' does not have the form of a watermark table", "drop or rename it")
         elif not self._all(f"select 1 from {WATERMARK} where id = 1"):
             may = self.grants.has("INSERT", WATERMARK)
-            yield Problem(f"'{WATERMARK}' has lost its row", fill, fatal=not may, creatable=may)
+            yield Problem(f"the watermark table '{WATERMARK}' has no row", fill, fatal=not may, creatable=may)
 
     def _is_on(self, name: str) -> bool:
         return self.settings.get(name, "OFF") not in ("OFF", "0")

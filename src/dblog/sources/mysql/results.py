@@ -1,4 +1,4 @@
-"""Rows of a prepared statement (binary protocol) to Arrow: what a dump reads.
+"""Rows of a prepared statement (binary protocol) to Arrow. Dumps read such rows.
 
 A row is a packet: a zero, a bitmap of nulls that begins at its third bit, then the values, each of fixed width or with
 its length before it.
@@ -29,10 +29,11 @@ def decode_packets(raw: Raw, start: Ints, end: Ints, schema: TableSchema) -> pa.
     """The table's columns from packets at `start` to `end`. The select must have named exactly the schema's columns."""
     if raw.data.size >= 2 * LIMIT:
         raise DecodeError(
-            f"{raw.data.size} bytes of table {schema.table} in one batch", hint="decode fewer rows at once"
+            f"one batch has {raw.data.size} bytes of table {schema.table}, which is too many",
+            hint="decode fewer rows at once",
         )
     if np.any(raw.data[start]):
-        raise DecodeError(f"a row of table {schema.table} is none of a prepared statement")
+        raise DecodeError(f"a row of table {schema.table} is not in the binary protocol of prepared statements")
     misfit = DecodeError(f"a row of table {schema.table} does not end where its last column does")
     try:
         cells, last = _march(raw, start + 1, schema)

@@ -62,7 +62,9 @@ class ServerLog:
             found = self._all(self._server.log_status)
             name, at = found[0][:2] if found else (None, 0)
         if not name:
-            raise PreconditionFailed("the server writes no binary log", hint="set log_bin and restart it")
+            raise PreconditionFailed(
+                "the server does not write a binary log", hint="set log_bin and restart the server"
+            )
         return position(_number(name), int(at))
 
     def name(self) -> str:
@@ -160,7 +162,8 @@ def resume(log: ServerLog, at: int, known: str | None) -> Resumption:
     here = log.gtids_at(own)
     if here is None or str(log.flavor.gtids.parse(here)) != coordinate.gtids:
         raise PositionLost(
-            f"the server's log has other transactions before our position than {coordinate.gtids}", hint=RESET
+            f"the server's log does not have exactly the transactions {coordinate.gtids} before the stream's position",
+            hint=RESET,
         )
     return Resumption(at, coordinate, None, gtids)
 
@@ -181,7 +184,9 @@ def repeat(log: ServerLog, at: int, start: str | None, end: str | None) -> Resum
 def _by_gtids(log: ServerLog, at: int, coordinate: Coordinate, gtids: Gtids) -> Resumption:
     if not coordinate.gtids:
         raise PositionLost(
-            "this is not the log that the checkpoint is of, and without GTIDs its position cannot be found", hint=OTHER
+            "this is not the log that the stream has read so far, and without GTIDs the stream's position cannot be "
+            "found in it",
+            hint=OTHER,
         )
     _check_executed(log, gtids)
     shift = file_and_byte(at)[0] + 1
@@ -200,7 +205,7 @@ def _by_gtids(log: ServerLog, at: int, coordinate: Coordinate, gtids: Gtids) -> 
 def _check_executed(log: ServerLog, gtids: Gtids) -> None:
     executed = log.executed()
     if not gtids <= log.flavor.gtids.parse(executed):
-        lacks = f"the server does not have the transactions {gtids} that were delivered"
+        lacks = f"the server does not have all delivered transactions ({gtids})"
         raise PositionLost(f"{lacks}, only {executed or 'none'}", hint=DIVERGED)
 
 

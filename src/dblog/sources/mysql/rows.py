@@ -69,7 +69,7 @@ def find_changes(layout: Layout, raw: Raw, start: Ints, end: Ints, kind: Bytes) 
     raw, start, end, kind = completed(layout, raw, start, end, kind)
     op = _OP[kind]
     if np.any(op == _NONE):
-        raise DecodeError(f"an event of type {kind[np.argmin(op)]} is no row event of table {layout.schema.table}")
+        raise DecodeError(f"an event of table {layout.schema.table} has type {kind[np.argmin(op)]}: not a row event")
     layout, first = _heads(layout, raw, start, end, op, _EXTRA[kind])
     found, images = _images(layout, raw, first, end)
     events = np.repeat(np.arange(len(start)), images)
@@ -122,7 +122,7 @@ def _heads(
     if not missing.any():
         return layout, first
     if np.any(present != present[0]):
-        raise DecodeError(f"changes of table {table} in the log differ in the columns that they have")
+        raise DecodeError(f"some changes of table {table} in the log have fewer columns than others")
     return _only(layout, tuple(np.flatnonzero(~missing).tolist())), first
 
 

@@ -37,7 +37,7 @@ from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
-ABSENT = "it did not exist when the stream started: what was delivered of it stays until a table has its name again"
+ABSENT = "it did not exist when the stream started: its delivered rows stay until a table has its name again"
 
 CHECKED_TABLES = 20
 """How many tables one survey checks. The next survey goes on with the others."""
@@ -70,7 +70,7 @@ class MySQL(Relational[Connection]):
     patterns: tuple[Pattern, ...]
     server_id: int
     columns: tuple[str, ...] | None = None
-    """Only these columns (and the key) of every table; None for all."""
+    """The columns to capture of every table, beside the key; None for all."""
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
     writes: bool = True
@@ -253,14 +253,14 @@ class MySQL(Relational[Connection]):
                 cursor.execute("start transaction read only")
                 cursor.execute(f"select 1 from {identifier(*table)} limit 0")
             if key is not None and chunks.primary_key(connection, table) != key:
-                raise KeyChanged(f"the primary key of table {table} is not {key} any more")
+                raise KeyChanged(f"the primary key of table {table} has changed: it was {key}")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
         self._session("chunks")  # raises if we cannot connect, which is not an error of the table
         with self._reading(f"reading table {table}"):
             return MySQLSelection(self, self._narrowed(self._with(open_, "chunks")), extent)
 
-    # -- for people ------------------------------------------------------------------------------------------
+    # -- for users -------------------------------------------------------------------------------------------
 
     def identity(self) -> Mapping[str, str]:
         return {"source": str(self.address), "server_id": str(self.server_id)}

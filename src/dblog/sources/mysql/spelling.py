@@ -83,7 +83,7 @@ def read_type(text: str, octets: int | None, collation: int | None, flavor: Flav
     if name == "vector":
         return MyType(Code.varchar, 4 * first) if flavor.plain_vector else MyType(Code.vector, 4, dimensions=first)
     if name not in Code.__members__ or name in ("string", "blob"):
-        raise DecodeError(f"a column has type {text!r}, which is not known")
+        raise DecodeError(f"a column has the unknown type {text!r}")
     code = Code[name]
     if code in SIGNED:
         digits, scale = (first, second) if code == Code.decimal else (0, 0)

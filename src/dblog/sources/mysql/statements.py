@@ -157,11 +157,11 @@ def read_statement(text: str, schema: str) -> Statement:
     selects = _CREATE_TABLE.match(bare) and re.search(r"\bSELECT\b", bare, re.IGNORECASE)
     if _CHANGES.fullmatch(word) or selects:
         raise DecodeError(
-            f"the log has a statement ({word}, in database {schema!r}) instead of the rows that it changed",
+            f"the log has a statement ({word}, in database {schema!r}) instead of the changed rows",
             hint="set global binlog_format = ROW, let no session set another format, and start with a new dump",
         )
     if not _DEFINITIONS.fullmatch(word):
-        raise DecodeError(f"the log has a statement that is not known: {word!r} in database {schema!r}")
+        raise DecodeError(f"the log has an unknown statement: {word!r} in database {schema!r}")
     return _definition(text, bare, schema)
 
 
@@ -179,7 +179,7 @@ def _definition(text: str, bare: str, schema: str) -> Statement:
     if rename := _RENAME_TABLES.match(text):
         pairs = list(_listed(text, rename.end(), _RENAME))
         if not pairs or text[pairs[-1].end() :].strip("; \t\r\n"):
-            raise DecodeError(f"the log has a RENAME TABLE, in database {schema!r}, that is not understood")
+            raise DecodeError(f"the log has a RENAME TABLE in database {schema!r} that cannot be parsed")
         return _renamed([(_table(p, schema), _table(p, schema, 2)) for p in pairs])
     if alter := _ALTER_TABLE.match(text):
         return _altered(alter, text, bare, schema)

@@ -29,13 +29,13 @@ class Table:
     kind: str
     engine: str | None
     key: list[tuple[str, int | None]]
-    """Each column, and how much of it counts (None: all)."""
+    """The columns of the primary key, each with the length of its indexed prefix (None: the whole column)."""
     columns: list[str]
     cascades: list[str]
     """Foreign keys with an action (cascade, set null): the server changes rows of this table through them."""
 
 
-# Of one table each, without joins: only then does MariaDB look at that table alone, and not at all of the server.
+# Each query is about one table and has no joins: otherwise MariaDB reads all tables of the server.
 _OF_ONE = "table_schema = %s and table_name = %s"
 _TABLE = f"select table_schema, table_name, table_type, engine from information_schema.tables where {_OF_ONE}"
 _COLUMNS = f"select column_name from information_schema.columns where {_OF_ONE}"
@@ -77,7 +77,7 @@ def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
     """Return the reasons why a table cannot be followed."""
     shown, q = repr(str(table.name)), identifier(*table.name)
     if table.kind == "SYSTEM VERSIONED":
-        what = f"table {shown} is system-versioned: rows of its history would be taken for rows"
+        what = f"table {shown} is system-versioned: rows of its history would be captured as current rows"
         yield Problem(what, f"ALTER TABLE {q} DROP SYSTEM VERSIONING;  -- or leave it out")
         return
     if table.kind != "BASE TABLE":
@@ -85,28 +85,28 @@ def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem(f"{shown} is {kind}: the log has no changes of it", "capture the tables behind it")
         return
     if (table.engine or "").upper() not in TRANSACTIONAL:
-        what = f"table {shown} is of engine {table.engine}, which has no transactions"
+        what = f"table {shown} has the engine {table.engine}, which has no transactions"
         yield Problem(what, f"ALTER TABLE {q} ENGINE = InnoDB;")
     if not table.key:
-        what = f"table {shown} has no primary key, by which dumped rows and changes are matched"
+        what = f"table {shown} has no primary key, which is needed to match dumped rows with changes"
         fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
         if settings.get(_HIDDEN_KEYS, "ON") == "OFF":
             fix += f"\nSET PERSIST {_HIDDEN_KEYS} = ON;  -- on Amazon RDS and Aurora: in the parameter group"
         yield Problem(what, fix)
     for column, prefix in table.key:
         if prefix is not None:
-            what = f"the primary key of {shown} has only the beginning of column {column!r}: the index does not "
-            what += "help to read in its order, and every chunk sorts the rest of the table"
-            yield Problem(what, "have a key of whole columns, or a chunkRows as large as the table", fatal=False)
+            what = f"the primary key of {shown} has only a prefix of column {column!r}: the server cannot read rows in "
+            what += "the order of the index, and sorts the rest of the table for every chunk"
+            yield Problem(what, "use whole columns in the key, or set chunkRows to the size of the table", fatal=False)
     if table.cascades and _silent(settings):
-        what = f"foreign keys change rows of {shown} without a trace in the log: {', '.join(table.cascades)}"
+        what = f"foreign keys change rows of {shown} without a record in the log: {', '.join(table.cascades)}"
         yield Problem(what, "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out")
 
 
 def faults(said: Definition, settings: Mapping[str, str]) -> list[str]:
     """Why a table cannot be followed after a statement of the log, even if a later statement has repaired it."""
     found = (
-        ["its rows changed by foreign keys without a trace in the log"] if said.cascades and _silent(settings) else []
+        ["its rows changed by foreign keys without a record in the log"] if said.cascades and _silent(settings) else []
     )
     found += ["system-versioned"] if said.versioned else []
     return found + ([f"of engine {said.engine}, which has no transactions"] if said.engine else [])

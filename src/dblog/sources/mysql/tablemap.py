@@ -72,7 +72,7 @@ class TableMap:
         Raises DecodeError if the two contradict each other. A change that is visible in neither cannot be noticed:
         columns of equal types that were exchanged or renamed."""
         if now is None:
-            wrong = "there is no such table any more"
+            wrong = "the table does not exist any more"
         elif len(now.columns) != len(self.columns):
             wrong = f"it has {len(self.columns)} columns in the log and {len(now.columns)} in the catalog"
         else:
@@ -159,7 +159,9 @@ def _parse(body: bytes, flavor: Flavor) -> TableMap:
     visible = _bits(extra[Field.visibility], len(codes)) if Field.visibility in extra else [True] * len(codes)
     columns = tuple(map(MappedColumn, names, types, nullable, visible))
     if len(names) != len(codes):
-        raise DecodeError(f"the log names {len(names)} columns of table {table}, which has {len(codes)}")
+        raise DecodeError(
+            f"a table map in the log has {len(names)} names for the {len(codes)} columns of table {table}"
+        )
     key = tuple(names[index] for index in _key(extra)) if named else ()
     return TableMap(number, table, columns, key, frozenset(extra))
 
@@ -193,7 +195,7 @@ def _type(code: int, parameters: _Bytes, table: TableName) -> MyType:
         case _ if code in set(Code) - {Code.enum, Code.set}:
             return MyType(code)
     old = "it has the format of MySQL 5.5: alter table ... force" if code in (7, 11, 12) else None
-    raise DecodeError(f"table {table} has a column of type {code}, which is not known", hint=old)
+    raise DecodeError(f"table {table} has a column of the unknown type {code}", hint=old)
 
 
 def _described(types: list[MyType], extra: dict[int, bytes], flavor: Flavor) -> list[MyType]:

@@ -46,7 +46,8 @@ class PreparedTransactions:
             return
         if touched and not passed:
             raise DecodeError(
-                f"the log has an XA transaction that changes {_listed(touched)} and is committed later, or never",
+                f"the log has a prepared XA transaction that changes {_listed(touched)}: it may be committed later, or "
+                "never",
                 hint="change captured tables without XA, or commit in one phase; once it is committed or rolled back, "
                 + _AGAIN,
             )
@@ -62,13 +63,13 @@ class PreparedTransactions:
             touched = self._find(name, position)
         if touched is None:
             raise PositionLost(
-                f"the log commits the XA transaction {name} and no longer shows which tables it has changed",
+                f"the log commits the XA transaction {name}, but no longer has its changes: its tables are unknown",
                 hint=_AGAIN,
             )
         if touched:
             raise PositionLost(
-                f"the log commits an XA transaction that was prepared before the stream's start and changes "
-                f"{_listed(touched)}: its rows are not delivered",
+                f"the log commits an XA transaction that changes {_listed(touched)} and was prepared before the "
+                f"stream's start: the stream cannot deliver its rows",
                 hint=_AGAIN,
             )
 

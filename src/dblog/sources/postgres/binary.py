@@ -1,5 +1,5 @@
-"""Values from PostgreSQL's binary form, for the types that a dump reads so. The result must equal that of the text
-form."""
+"""Decode values from PostgreSQL's binary form, for the types that dumps read in this form. The result must equal that
+of the text form."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def bytea_binary(cells: Cells, column: PgColumn) -> pa.Array:
 def jsonb_binary(cells: Cells, column: PgColumn) -> pa.Array:
     """A version number, then the text."""
     if np.any((cells.raw.data[cells.start] != 1) & (cells.length >= 0)):
-        raise DecodeError(f"column {column.name!r} (jsonb) has a form of a later version", hint="update dblog")
+        raise DecodeError(f"column {column.name!r} (jsonb) has an unknown binary version", hint="update dblog")
     return string(Cells(cells.raw, cells.start + 1, cells.length - 1), column)
 
 

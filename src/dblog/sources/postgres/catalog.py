@@ -136,7 +136,7 @@ def table_oids(cursor: CatalogCursor, names: Collection[TableName]) -> dict[int,
 
 
 class Unidentified(TableSchema):
-    """The schema of a table without a replica identity: the log does not say which row a change is of."""
+    """The schema of a table without a replica identity: the log does not show which row has changed."""
 
 
 def relation_schema(
@@ -157,13 +157,13 @@ def _relation_key(cursor: CatalogCursor, table: TableName, relation: Relation) -
     if relation.identity == "n" and key:
         return key  # the server refuses updates and deletes, and inserts have all columns
     if not flagged:
-        raise PreconditionFailed(f"the log of table {table} does not identify its rows", hint=hint)
+        raise PreconditionFailed(f"the changes of table {table} in the log do not identify their rows", hint=hint)
     if relation.identity == "d" and set(key) != set(flagged):
         return flagged  # the primary key has changed since; the message has the old one
     if not key:
         raise PreconditionFailed(f"table {table} has no primary key", hint=f"alter table {table} add primary key (...)")
     if not set(key) <= set(flagged):
-        message = f"the log of table {table} identifies rows by {flagged!r}, which lacks the primary key {key!r}"
+        message = f"the log identifies rows of table {table} by {flagged!r}, which lacks the primary key {key!r}"
         raise PreconditionFailed(message, hint=hint)
     return key
 

@@ -1,4 +1,4 @@
-"""A column's type as the catalog has it, and as the kernels that read its values need it."""
+"""A column's type in the catalog, and in the form that the kernels need."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Codec:
 def wrong_value(column: PgColumn, value: str, hint: str | None = None) -> DecodeError:
     shown = value if len(value) <= 100 else value[:100] + "…"
     return DecodeError(
-        f"column {column.name!r} ({column.type}) holds {shown!r}, which {column.arrow} cannot", hint=hint
+        f"column {column.name!r} ({column.type}) has the value {shown!r}, which does not fit {column.arrow}", hint=hint
     )
 
 

@@ -43,7 +43,8 @@ def decode_rows(rows: Sequence[bytes], schema: TableSchema) -> pa.RecordBatch:
     raw, at, size = Raw.join(_bare(rows))
     if raw.data.size >= 2 * LIMIT:
         raise DecodeError(
-            f"{raw.data.size} bytes of table {schema.table} in one batch", hint="decode fewer rows at once"
+            f"one batch has {raw.data.size} bytes of table {schema.table}, which is too many",
+            hint="decode fewer rows at once",
         )
     width = len(schema.columns)
     if np.any(raw.be16(at) != width):

@@ -1,4 +1,4 @@
-"""Deferrable primary keys: why a table with one is not followed, how it is found, and the SQL that cures it.
+"""Deferrable primary keys: why a table with one is not followed, how it is found, and the SQL that fixes it.
 
 Such a key is checked at the end of a statement or a transaction, so in between two rows may have the same key. The log
 shows that moment: `update t set id = 3 - id` comes as delete 1, create 2, delete 2, create 1, and a reader that applies
@@ -16,11 +16,11 @@ from dblog.databases.postgres.connect import identifier, literal
 from dblog.errors import PositionLost
 from dblog.sources.postgres.catalog import CatalogCursor
 
-WHY = "two rows may have the same key within a transaction, and the log does not tell which of them remains"
+WHY = "two rows may have the same key within a transaction, and the log does not show which of them remains"
 
-# A partition may have been attached with a deferrable key although its table's own is not; a table whose own key is
-# deferrable is listed alone, because the same statement cures its partitions. No foreign key can refer to a deferrable
-# key; to such a partition it can, by way of the table.
+# A partition with a deferrable key can be attached to a table whose own key is not deferrable. If the table's own key
+# is deferrable, only the table is listed: the statement that fixes it also fixes its partitions. A foreign key cannot
+# refer to a deferrable key, but it can refer to the table, and so to rows in such a partition.
 _DEFERRABLE = """
 select r.oid, n.nspname, c.relname, k.conname, pg_catalog.pg_get_constraintdef(k.oid),
        m.parent::pg_catalog.regclass::text, pg_catalog.pg_get_expr(c.relpartbound, c.oid),
@@ -64,11 +64,11 @@ def deferrable_keys(cursor: CatalogCursor, tables: Collection[int]) -> dict[int,
 
 
 def refuse_deferrable_keys(cursor: CatalogCursor, tables: Collection[int], slot: str) -> None:
-    """Raise PositionLost when one of these tables (OIDs), which a stream follows, has a deferrable primary key now."""
+    """Raise PositionLost if one of these followed tables (OIDs) has a deferrable primary key now."""
     for keys in deferrable_keys(cursor, tables).values():
         raise PositionLost(
             f"the primary key of table {keys[0].table} is deferrable: {WHY}",
-            hint=f"cure the key and drop the slot:\n{keys[0].fix}\nSELECT pg_drop_replication_slot({literal(slot)});\n"
+            hint=f"fix the key and drop the slot:\n{keys[0].fix}\nSELECT pg_drop_replication_slot({literal(slot)});\n"
             "then start anew, with a new checkpoint, which dumps the tables again",
         )
 
@@ -81,8 +81,11 @@ def _fix(
     bound: str | None,
     foreign_keys: list[list[str]] | None,
 ) -> str:
-    """A partition's key can only be replaced while it is detached, and a partition whose rows a foreign key refers to
-    cannot be detached: so that goes first and comes back last, all in one line because it is one transaction."""
+    """Return the SQL that makes the key not deferrable.
+
+    A partition's key can only be replaced while the partition is detached. A partition whose rows a foreign key refers
+    to cannot be detached. So foreign keys are dropped first and added again last. All steps are in one line, because
+    they are one transaction."""
     q, name = identifier(*table), identifier(constraint)
     definition = re.sub(r" DEFERRABLE( INITIALLY DEFERRED)?$", "", definition)
     replace = f"ALTER TABLE {q} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};"

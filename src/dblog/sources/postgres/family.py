@@ -1,5 +1,5 @@
-"""PostgreSQL in the registry of families (`sources.family.Family`). Imports the rest of its folder when asked for it:
-`dblog status` only shows a position."""
+"""PostgreSQL in the registry of families (`sources.family.Family`). The rest of the folder is imported when it is
+needed: `dblog status` only needs `shown`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PostgresFamily:
         return "public"
 
     def slot(self, address: AnyAddress, table: TableName | None, tables: str) -> str:
-        """From the text of `tables` as it stands: servers have slots with these names."""
+        """The default name of the slot, made from the unchanged text of `tables`: servers have slots of such names."""
         return slot_name(address.database, tables if table is None else str(table))
 
     def own_options(self, values: OptionValues, address: AnyAddress, slot: str) -> Mapping[str, Any]:
@@ -77,8 +77,7 @@ class PostgresFamily:
 
     @contextmanager
     def temporary_stream(self, options: SourceOptions, publication: str | None) -> Iterator[PostgresLog]:
-        """Reads through a temporary replication slot, and through a publication that is dropped afterwards unless one
-        is named."""
+        """Read through a temporary replication slot. Without `publication`, a temporary publication is created too."""
         from contextlib import ExitStack
 
         from dblog.databases.postgres.connect import connect, translating
@@ -114,7 +113,7 @@ class PostgresFamily:
         return "*.*"
 
     def shown(self, position: int) -> str:
-        """As PostgreSQL writes it: 0/16B3748."""
+        """The position in PostgreSQL's form: 0/16B3748."""
         return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
     @contextmanager

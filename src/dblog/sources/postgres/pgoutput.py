@@ -122,7 +122,7 @@ class Decoder:
             open=bool(depth[-1]),
         )
         if np.any(raw.be64(start[commit] + 2).view(np.int64) != feed.lsn[transaction[commit]]):
-            raise DecodeError("a commit in the log is not that of the transaction before it")
+            raise DecodeError("a commit in the log does not belong to the transaction before it")
         if carried.token is not None:
             feed.tokens[0] = carried.token
         return feed
@@ -178,7 +178,7 @@ class Decoder:
                 index[(oids == oid) & (feed.changes > number)] = len(targets)
                 targets.append(target)
         if np.any(index < 0):
-            raise DecodeError(f"the log has a change of relation {oids[np.argmin(index)]}, which it has not described")
+            raise DecodeError(f"the log has a change of relation {oids[np.argmin(index)]} without a Relation message")
         return index, targets
 
     def _target(self, relation: Relation) -> _Target:
@@ -190,7 +190,7 @@ class Decoder:
         names = [column.name for column in relation.columns]
         kept = tuple(names.index(name) for name in schema.names if name in names)
         if len(kept) != len(schema.names) and not isinstance(schema, Unidentified):
-            raise DecodeError(f"the schema of table {schema.table} is not that of the log's relation {relation!r}")
+            raise DecodeError(f"the schema of table {schema.table} does not match the log's relation {relation!r}")
         return _Target(relation, Layout(schema, len(names), kept), watermark=False)
 
     def _carry(self, feed: Feed) -> None:

@@ -31,13 +31,14 @@ __all__ = ["Problem", "Setup", "admin_sql", "check", "prepare"]
 
 OLDEST_SERVER = 130000
 RELEASE_SECONDS = 10.0
-_ADVISORY_LOCK = 0x64626C6F67  # "dblog": two pipelines that start together set up one after the other
+_ADVISORY_LOCK = 0x64626C6F67
+"""The number of the lock ("dblog" in ASCII) that a pipeline holds during its set-up, so that two do not run at once."""
 
 
 def check(connection: Connection, setup: Setup) -> list[Problem]:
     """Find every problem, in the order in which to fix them. Changes nothing."""
     version: int = connection.server_version
-    if version < OLDEST_SERVER:  # its catalog cannot even be asked the questions below
+    if version < OLDEST_SERVER:  # the queries below would fail
         return [Problem(f"the server's version number is {version}", "upgrade to PostgreSQL 13 or later")]
     with translating("checking the server"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
         return list(preflight_checks.Inspection(cur, setup).problems())
@@ -46,10 +47,10 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
 def prepare(
     connection: Connection, setup: Setup, *, patience: float = RELEASE_SECONDS, wait: Wait | None = None
 ) -> None:
-    """Create what is missing and allowed; else raise PreconditionFailed (or PositionLost) with every fatal problem.
+    """Create what is missing, if the role may; raise PreconditionFailed (or PositionLost) with every fatal problem.
 
-    `connection` is in autocommit mode. A slot that a dying predecessor still holds is waited for, `patience` seconds; a
-    new one that open transactions hold up, as `wait` says.
+    `connection` is in autocommit mode. If an ending process still reads the slot, wait for it up to `patience` seconds.
+    If open transactions block the creation of a slot, wait for them as `wait` says.
     """
     await_release(connection, setup.slot, patience)
     with translating("setting up the server"), connection, connection.cursor() as cur:
@@ -61,13 +62,13 @@ def prepare(
         for fix in creatable:
             if fix != slot_sql(setup.slot):
                 cur.execute(fix)  # steps 1 and 2
-    if slot_sql(setup.slot) in creatable:  # step 3, after the commit: the slot must begin behind the publication
+    if slot_sql(setup.slot) in creatable:  # step 3, after the commit: the slot must begin after the publication
         create_slot(connection, setup.slot, wait or Wait())
 
 
 def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None) -> str:
-    """The whole set-up as a script for an administrator: afterwards `role` needs no further privilege. With what
-    `check` has found for the role it fits what is there already; without, it is for a server where nothing is."""
+    """Return the whole set-up as a script for an administrator. Afterwards `role` needs no further privilege. With
+    `problems`, which `check` has found for the role, it has only what is missing; without, it is for a new server."""
     rights = [
         preflight_checks.grant("USAGE", schema, role) for schema in dict.fromkeys(t.schema for t in setup.published)
     ]
@@ -84,7 +85,7 @@ def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None
 
 
 def await_release(connection: Connection, slot: str, patience: float = RELEASE_SECONDS) -> None:
-    """Wait until nobody reads the slot, but not longer than `patience` seconds."""
+    """Wait until no session reads the slot, at most `patience` seconds."""
     deadline = time.monotonic() + patience
     with translating("looking at the slot"), connection.cursor() as cur:
         while True:

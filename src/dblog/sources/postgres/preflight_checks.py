@@ -1,4 +1,4 @@
-"""One look at a server: the questions to its catalog, what is wrong with the answers, and the SQL that cures it."""
+"""The checks of the preflight: query the server's catalog, find the problems, and give the SQL that fixes them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _PUBLISH = "insert, update, delete, truncate"
 
 @dataclass(frozen=True)
 class Setup:
-    """What a pipeline wants of its server."""
+    """What a pipeline needs from its server."""
 
     slot: str
     publication: str
     tables: tuple[TableName, ...]
     fresh: bool
-    """There is no checkpoint yet: the slot may be created."""
+    """Whether there is no checkpoint yet, so that the slot may be created."""
     followed: frozenset[TableName] = frozenset()
-    """Tables that the pipeline has followed so far: `survey` finds those that have left the publication."""
+    """The tables that the pipeline has followed so far. `survey` finds those that the publication lacks now."""
     writes: bool = True
-    """Watermarks are written."""
+    """Whether the stream writes watermarks."""
 
     @property
     def published(self) -> tuple[TableName, ...]:
-        """What the publication holds: the tables, once each, and the watermark table as the last."""
+        """The tables that the publication must have: each captured table once, then the watermark table."""
         watermark = (WATERMARK,) if self.writes else ()
         return (*dict.fromkeys(table for table in self.tables if table != WATERMARK), *watermark)
 
@@ -77,7 +77,7 @@ _SERVER = """
            EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND (rolreplication OR rolsuper)
                    OR rolname = 'rds_replication' AND pg_has_role(oid, 'MEMBER')) AS streams
 """
-# Does the replica identity hold the primary key? (Neither NOTHING nor an index without it.)
+# Does the replica identity contain the primary key? NOTHING does not, and an index may not.
 _IDENTITY = """
     CASE c.relreplident WHEN 'n' THEN false WHEN 'i' THEN EXISTS (
         SELECT FROM pg_index p JOIN pg_index i USING (indrelid)
@@ -114,7 +114,7 @@ _LEAVES = f"""
     JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE t.isleaf AND c.relkind <> 'p'
 """
-# The relations that are ancestors of a partition, nearest first.
+# The ancestors of a partition, the nearest first.
 _ANCESTORS = """
     SELECT n.nspname AS schema, c.relname AS name,
            EXISTS (SELECT FROM pg_publication_tables JOIN pg_publication USING (pubname)
@@ -124,7 +124,7 @@ _ANCESTORS = """
 """
 
 
-# The tables of a publication that are not published whole, which PostgreSQL 15 began to allow.
+# The tables that are published with a row filter or a column list (PostgreSQL 15 and later).
 _PARTS = """
     SELECT n.nspname AS schema, c.relname AS name, f.filter
     FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -134,13 +134,13 @@ _PARTS = """
 
 
 class Inspection:
-    """One look at the server: what was found, and what is wrong with it."""
+    """Reads the server's settings and catalog once, and finds the problems in them."""
 
     def __init__(self, cur: Any, setup: Setup) -> None:
         self.cur, self.setup = cur, setup
         self.server = self._one(_SERVER)
         self.slot = self._one(
-            # The column is new in PostgreSQL 17.
+            # Only PostgreSQL 17 and later have the column `invalidation_reason`.
             "SELECT *, to_jsonb(s) ->> 'invalidation_reason' AS why FROM pg_replication_slots s WHERE slot_name = %s",
             setup.slot,
         )
@@ -177,7 +177,7 @@ class Inspection:
         pid = self.slot.active_pid if self.slot is not None else None
         who = self._one("SELECT application_name, client_addr FROM pg_stat_activity WHERE pid = %s", pid)
         deferrable = [_name(t) for t in self.tables if t.oid in self.deferrable and self._is_followed(t)]
-        lost = [f"the log may hold changes of {name} that were made under its deferrable key" for name in deferrable]
+        lost = [f"the log may have changes of {name} that were made under its deferrable key" for name in deferrable]
         if self.publication is None:
             pub = self.setup.publication
             lost.append(f"slot {self.setup.slot!r} exists, but its publication {pub!r} does not: changes were lost")
@@ -218,13 +218,13 @@ class Inspection:
         if not s.streams:
             yield Problem(f"role {s.role!r} may not read the log (no REPLICATION)", replication_sql(s.role))
         if s.read_only == "on" and self.setup.writes:
-            # the setting of a role in a database wins over those of the role and of the database
+            # the setting of a role in a database overrides those of the role and of the database
             where = f"{identifier(s.role)} IN DATABASE {identifier(s.database)}"
             fix = f"ALTER ROLE {where} SET default_transaction_read_only = off;"
             yield Problem(f"role {s.role!r} is read-only by default, so watermarks cannot be written", fix)
 
     def of_table(self, table: Any, *, rights: bool = True) -> Iterator[Problem]:
-        """What is wrong with a table; with `rights`, also what the role lacks to read it."""
+        """The problems of a table; with `rights`, also the privileges that the role lacks to read it."""
         name = _name(table)
         if table.oid is None:
             yield Problem(f"table {name} does not exist", "correct the name: it is case-sensitive and not quoted")
@@ -237,7 +237,7 @@ class Inspection:
             yield from self._of_rights(table)
         yield from self._of_logging(table)
         if table.inherited:
-            what = f"table {name} has children by inheritance: a select shows their rows, but the log names them apart"
+            what = f"table {name} has children by inheritance: a select reads their rows, but the log has them apart"
             yield Problem(what, "capture the children, or make it a partitioned table")
         if table.generated:
             what = f"generated columns of {name} are not in the log and are not captured: {', '.join(table.generated)}"
@@ -246,11 +246,11 @@ class Inspection:
         for up in ancestors:
             if (up.schema, up.name) in self.setup.tables:
                 yield Problem(
-                    f"{name} is a partition of {_name(up)}: its rows would come twice", "capture one of the two"
+                    f"{name} is a partition of {_name(up)}: its rows would be captured twice", "capture one of the two"
                 )
             elif up.published:
                 pub, fix = self.setup.publication, "capture that instead, or use another publication"
-                yield Problem(f"publication {pub!r} carries changes of {name} as {_name(up)}", fix)
+                yield Problem(f"publication {pub!r} publishes changes of {name} as those of {_name(up)}", fix)
         for leaf in self._all(_LEAVES, table.oid) if table.kind == "p" else ():
             if leaf.kind == "f" or leaf.persistence != "p":
                 kind, part = "a foreign table" if leaf.kind == "f" else "unlogged", identifier(leaf.schema, leaf.name)
@@ -280,18 +280,18 @@ class Inspection:
             yield Problem(what, f"ALTER ROLE {identifier(role)} BYPASSRLS;")
 
     def _of_logging(self, table: Any) -> Iterator[Problem]:
-        """Do changes reach the log, and do they carry the primary key?"""
+        """Check that the log has the table's changes, and that these have the primary key."""
         name, q = _name(table), identifier(table.schema, table.name)
         if table.persistence != "p":
             kind = "unlogged" if table.persistence == "u" else "temporary"
             yield Problem(f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;")
         if not table.key:
-            what = f"table {name} has no primary key, by which dumped rows and changes are matched"
+            what = f"table {name} has no primary key, which is needed to match dumped rows with changes"
             yield Problem(what, f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);")
         elif not table.identified:
             yield _wrong_identity(table)
         elif set(table.key) & set(table.generated or ()):
-            yield Problem(f"the primary key of {name} is generated, so changes do not carry it", "use a plain column")
+            yield Problem(f"the primary key of {name} is generated, so the log lacks it", "use a plain column")
 
     def of_deferrable(self, table: Any) -> Iterator[Problem]:
         for key in self.deferrable.get(table.oid, ()):
@@ -305,26 +305,26 @@ class Inspection:
         *create, fill = WATERMARK_SQL
         if table.oid is None:
             may = self.server.creates if table.schema_oid is None else table.creates and table.usage
-            may = may and self._publishes()  # an administrator who publishes the table must have it
+            may = may and self._publishes()  # an administrator who publishes the table must own it
             if table.schema_oid is not None:
-                create = create[1:]  # IF NOT EXISTS asks for the privilege even when there is nothing to do
+                create = create[1:]  # IF NOT EXISTS needs the privilege even if the schema exists
             role = self.server.role
             usage = [] if table.usage else [grant("USAGE", WATERMARK.schema, role)]
-            # an administrator may run this too, and then the role is not the owner
+            # if an administrator runs this, the role is not the owner
             steps = [*create, fill, *usage, grant("SELECT, UPDATE", WATERMARK, role)]
             what, fix = f"the watermark table '{WATERMARK}' does not exist", "\n".join(steps)
             yield Problem(what, fix, fatal=not may, creatable=may)
             return
         if table.kind != "r" or table.key != ["id"] or set(table.columns) != {"id", "token"}:
-            yield Problem(f"'{WATERMARK}' is not a watermark table", "drop or rename it")
+            yield Problem(f"'{WATERMARK}' does not have the form of a watermark table", "drop or rename it")
             return
         yield from self._of_logging(table)
         problems = list(self._of_rights(table, update=True))
-        for problem in problems:  # nor is it seen then whether the row is there
+        for problem in problems:  # then we cannot check that the row exists
             yield replace(problem, fix=f"{problem.fix}\n{fill}")
         if not problems and not self._all(f"SELECT 1 FROM {WATERMARK} WHERE id = 1"):
             may = table.inserts
-            yield Problem(f"'{WATERMARK}' has lost its row", fill, fatal=not may, creatable=may)
+            yield Problem(f"the watermark table '{WATERMARK}' has no row", fill, fatal=not may, creatable=may)
 
     def _publishes(self) -> bool:
         """Whether the role itself may publish the watermark table, if it is the owner."""
@@ -337,7 +337,7 @@ class Inspection:
         return Problem(f"publication {self.setup.publication!r} does not exist", fix, fatal=not may, creatable=may)
 
     def of_publication(self, found: Any, tables: Sequence[Any]) -> Iterator[Problem]:
-        """What is wrong with the publication as a whole, for these tables."""
+        """The problems of the publication as a whole, for these tables."""
         pub, q = self.setup.publication, identifier(self.setup.publication)
         if silent := [verb for verb in _PUBLISH.split(", ") if not getattr(found, f"pub{verb}")]:
             fix = f"ALTER PUBLICATION {q} SET (publish = '{_PUBLISH}');"
@@ -345,7 +345,7 @@ class Inspection:
         roots = [_name(t) for t in tables if t.kind == "p"]
         if roots and not found.pubviaroot:
             fix = f"ALTER PUBLICATION {q} SET (publish_via_partition_root = true);"
-            yield Problem(f"publication {pub!r} names the partitions of {', '.join(roots)}, not the table", fix)
+            yield Problem(f"publication {pub!r} publishes the partitions of {', '.join(roots)}, not the table", fix)
 
     def of_published_part(self, table: Any) -> Iterator[Problem]:
         """Whether the publication leaves out rows or columns of a table."""
@@ -356,17 +356,17 @@ class Inspection:
             yield Problem(what, _members_sql(self.setup, self._publishable()))
 
     def members(self) -> set[TableName]:
-        """The tables that the publication holds, in whatever way it names them."""
+        """The tables of the publication, listed one by one or by FOR ALL TABLES or by schema."""
         query = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
         return {TableName(*row) for row in self._all(query, self.setup.publication)}
 
     def not_a_member(self, found: Any, table: Any, *, owned: bool) -> Problem:
-        """The publication does not hold a table that the role owns or does not own."""
+        """The problem that the publication lacks a table; `owned`: whether the role owns the table."""
         pub, may = self.setup.publication, found.owned and owned and not self.partial
         fix = f"ALTER PUBLICATION {identifier(pub)} ADD TABLE {identifier(table.schema, table.name)};"
-        if self.partial:  # the statement for these sets all tables, and what is there cannot be added
+        if self.partial:  # the statement that fixes these sets all tables, so ADD would fail
             fix = _members_sql(self.setup, self._publishable())
-        return Problem(f"publication {pub!r} does not hold {_name(table)}", fix, fatal=not may, creatable=may)
+        return Problem(f"publication {pub!r} does not have {_name(table)}", fix, fatal=not may, creatable=may)
 
     def _of_members(self, found: Any, *, watermark_owned: bool) -> Iterator[Problem]:
         pub, ours, members = self.setup.publication, self.setup.published, self.members()
@@ -380,13 +380,13 @@ class Inspection:
             if missing and not found.puballtables:
                 yield self.not_a_member(found, table, owned=watermark_owned if table is self.watermark else table.owned)
         if others := len(members - set(ours)):
-            what = f"publication {pub!r} holds {others} more tables, which the log carries for nothing"
+            what = f"publication {pub!r} has {others} more tables: the server sends their changes for nothing"
             fix = "use a publication of the captured tables only (option publication)"
             fix = fix if found.puballtables else _members_sql(self.setup, self._publishable())
             yield Problem(what, fix, fatal=False)
 
     def _publishable(self) -> list[TableName]:
-        """What a publication can hold of what it should: a statement that names anything else fails."""
+        """The wanted tables that a publication can have: a statement with any other relation fails."""
         tables = [TableName(t.schema, t.name) for t in self.tables if t.oid is not None and t.kind in "rp"]
         return [*tables, *([WATERMARK] if self.setup.writes else [])]
 
@@ -397,4 +397,4 @@ def _name(relation: Any) -> str:
 
 def _wrong_identity(table: Any) -> Problem:
     fix = f"ALTER TABLE {identifier(table.schema, table.name)} REPLICA IDENTITY DEFAULT;"
-    return Problem(f"the replica identity of {_name(table)} does not hold its primary key", fix)
+    return Problem(f"the replica identity of {_name(table)} does not contain its primary key", fix)

@@ -153,7 +153,7 @@ def _holders_seen_by(connection: Connection) -> Iterator[Callable[[], str]]:
                 with translating("looking for open transactions"):
                     cursor.execute(_HOLDERS, {"creator": creator})
                     return _described(cursor.fetchall())
-            except SourceError:  # the list is not worth an error
+            except SourceError:  # the list is only information: go on without it
                 return UNKNOWN
 
         yield holders
@@ -161,7 +161,7 @@ def _holders_seen_by(connection: Connection) -> Iterator[Callable[[], str]]:
 
 def _described(rows: list[tuple[Any, ...]]) -> str:
     if not rows:
-        return "transactions that end just now"
+        return "transactions that are just ending"
     named = ", ".join(_holder(*row[:5]) for row in rows[:MOST_NAMED])
     more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
     return f"{len(rows)} transaction{'s' * (len(rows) > 1)}: {named}{more}"

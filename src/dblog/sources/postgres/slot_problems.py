@@ -26,23 +26,23 @@ def slot_problems(
     A `fresh` pipeline may create the slot. `reader` is the application and client of the session that reads it. `lost`
     has reasons why changes may be missing from it."""
     if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
-        yield Problem(f"{name!r} is not a name for a slot", "use up to 63 lower case letters, digits, underscores")
+        yield Problem(f"{name!r} is not a valid slot name", "use up to 63 lower case letters, digits, underscores")
     elif slot is None and fresh:
         yield Problem(f"slot {name!r} does not exist", slot_sql(name), fatal=False, creatable=True)
     elif slot is None:
         fix = "start anew, with a new checkpoint and a full dump: the log since the checkpoint is gone"
-        yield Problem(f"slot {name!r} does not exist, but a checkpoint relies on it", fix, lost=True)
+        yield Problem(f"slot {name!r} does not exist, but a checkpoint needs its log", fix, lost=True)
     if slot is None:
         return
     if slot.slot_type != "logical" or slot.plugin != "pgoutput" or slot.temporary:
         kind = f"{'temporary ' if slot.temporary else ''}{slot.slot_type}, plugin {slot.plugin!r}"
-        yield Problem(f"slot {name!r} is {kind}, not a permanent one of pgoutput", "choose another slot name")
+        yield Problem(f"slot {name!r} is {kind}, not a permanent pgoutput slot", "choose another slot name")
         lost = ()  # it is not ours, so we do not suggest to drop it
     elif slot.database != database:
         yield Problem(f"slot {name!r} belongs to database {slot.database!r}", "choose another slot name")
         lost = ()
     if slot.wal_status == "unreserved":
-        what = f"slot {name!r} is about to be lost: the next checkpoint may remove log that it needs"
+        what = f"slot {name!r} will soon be lost: the server's next checkpoint may remove log that it needs"
         fix = "ALTER SYSTEM SET max_slot_wal_keep_size = -1;\nSELECT pg_reload_conf();"
         yield Problem(what, fix, fatal=False)
     if slot.active:

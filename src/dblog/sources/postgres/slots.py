@@ -81,7 +81,7 @@ def check_publication(connection: Connection, name: str) -> None:
     with translating(f"looking at publication {name!r}"), connection.cursor() as cursor:
         if not _is_published(cursor, name):
             raise PreconditionFailed(
-                f"there is no publication {name!r} in this database", hint="pg_publication lists those that there are"
+                f"there is no publication {name!r} in this database", hint="pg_publication lists the existing ones"
             )
 
 
@@ -97,7 +97,7 @@ def passing_publication(connection: Connection, tables: Collection[TableName]) -
             cursor.execute(_UNIDENTIFIED, {"tables": tuple(tuple(t) for t in tables)})
             if bare := cursor.fetchone():
                 raise PreconditionFailed(
-                    f"table {str(TableName(*bare))!r} has no replica identity: while it is published its updates fail",
+                    f"table {str(TableName(*bare))!r} has no replica identity: its updates would fail while published",
                     hint="give it a primary key; dblog check shows how",
                 )
         _clear(cursor)

@@ -69,7 +69,7 @@ class Postgres(Relational[Connection]):
     slot: str
     publication: str
     columns: tuple[str, ...] | None = None
-    """Only these columns (and the key) of every table; None for all."""
+    """The columns to capture of every table, beside the key; None for all."""
     types: TypeOptions = field(default_factory=TypeOptions)
     before: bool = False
     writes: bool = True
@@ -143,9 +143,9 @@ class Postgres(Relational[Connection]):
         slot = self._slot()
         if slot["confirmed"] > position:
             raise PositionLost(
-                f"slot {self.slot!r} has been read up to {slot['confirmed']}, beyond the checkpoint's {position}",
-                hint="another reader used the slot, or the checkpoint is an old copy: changes in between are lost to "
-                "this stream; drop the slot and start with a new checkpoint, which dumps the tables again",
+                f"slot {self.slot!r} was read up to {slot['confirmed']}, but the checkpoint is only at {position}",
+                hint="another reader used the slot, or the checkpoint is an old copy; the log in between is lost: "
+                "drop the slot and start with a new checkpoint, which dumps the tables again",
             )
 
     def abandon(self) -> None:
@@ -199,7 +199,7 @@ class Postgres(Relational[Connection]):
         )
         if found is None or found[0] is None or found[1] == "lost":
             raise PositionLost(
-                f"replication slot {self.slot!r} is gone" if found is None else f"slot {self.slot!r} has lost its log",
+                f"slot {self.slot!r} does not exist" if found is None else f"slot {self.slot!r} has lost its log",
                 hint="start with a new checkpoint, which dumps the tables again; "
                 "to keep more log for a stopped stream raise max_slot_wal_keep_size",
             )
@@ -250,7 +250,7 @@ class Postgres(Relational[Connection]):
                 cursor.execute("begin read only")
                 cursor.execute(chunks.touch(connection, table))
                 if key is not None and chunks.primary_key(connection, table) != key:
-                    raise KeyChanged(f"the primary key of table {table} is not {key} any more")
+                    raise KeyChanged(f"the primary key of table {table} has changed: it was {key}")
                 schema = self._narrowed(read_tables(cursor, [table], self.types)[table])
                 if extent.where is not None:
                     cursor.execute(f"set local {SEARCH_PATH}")
@@ -259,7 +259,7 @@ class Postgres(Relational[Connection]):
             raise
         return PostgresSelection(self, schema, extent)
 
-    # -- for people ------------------------------------------------------------------------------------------
+    # -- for users -------------------------------------------------------------------------------------------
 
     def identity(self) -> Mapping[str, str]:
         return {"source": str(self.address), "slot": self.slot, "publication": self.publication}

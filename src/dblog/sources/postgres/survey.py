@@ -126,7 +126,7 @@ def publish(connection: Connection, setup: Setup) -> None:
 def _publication(inspection: Inspection) -> Any:
     if inspection.publication is None:
         raise PositionLost(
-            f"publication {inspection.setup.publication!r} is gone: the log has no changes any more",
+            f"publication {inspection.setup.publication!r} does not exist any more: the server sends no changes",
             hint="start with a new slot and a new checkpoint, which dumps the tables again",
         )
     return inspection.publication
@@ -190,10 +190,10 @@ def _replaced(before: Followed, now: Followed, is_member: bool, newer: Newer) ->
     if before.identity != now.identity:
         return "another table has its name"
     if not is_member:
-        return "the publication did not hold it"
+        return "the publication did not have it"
     old, new = before.state.split("/"), now.state.split("/")
     if old[0] != new[0]:
-        return "it was taken out of the publication and put back, or was published in part"
+        return "it was removed from the publication and added again, or was published in part"
     if old[1] != new[1]:
         return "its primary key has changed"
     return None if newer(old[2]) else "its partitions have changed"

@@ -60,13 +60,13 @@ class Feed:
     preceding: Ints
     """How many of the feed's changes precede each transaction; negative for the one that began earlier."""
     open: bool
-    """The last transaction has not ended."""
+    """Whether the last transaction has not ended."""
     tokens: dict[int, str] = field(default_factory=dict)
     """The watermarks, by number of transaction."""
 
 
 def _march(raw: Raw, at: Ints, layout: Layout) -> tuple[Rows, Ints]:
-    """Walk the tuples at `at`, all rows at once, one column after the other; the rows and where they end."""
+    """Read the tuples at `at`, one column after the other, for all rows at once. Returns the rows and their ends."""
     width, table = layout.width, layout.schema.table
     if np.any((raw.be16(at) != width) & (at < raw.tail)):
         raise DecodeError(f"a row of table {table} in the log does not have {width} columns")
@@ -87,16 +87,17 @@ def _march(raw: Raw, at: Ints, layout: Layout) -> tuple[Rows, Ints]:
             unknown = ~(sent | unchanged | (kind == NULL))
             if unknown.any():
                 found = bytes([int(kind[np.argmax(unknown)])])
-                raise DecodeError(f"a value of kind {found!r} in the log of table {table}")
+                raise DecodeError(f"a change of table {table} in the log has a value of the unknown kind {found!r}")
         at = rows.start[column] + size
         at[~sent] = rows.start[column][~sent] - 4
     return rows.columns(layout.kept), at
 
 
 def table_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -> tuple[pa.RecordBatch, Ints]:
-    """The batch of a table's changes (`ordinals` in the feed's), and the message that each of its rows is from.
+    """The batch of a table's changes, and the message of each of its rows. `ordinals` are the indexes of the table's
+    changes among the changes of the feed.
 
-    It is made in blocks that the processor's cache holds: a quarter faster for large feeds.
+    The batch is made in blocks that fit into the processor's cache: that is a quarter faster for large feeds.
     """
     cuts = range(0, len(ordinals), _BLOCK)
     made = [_change_batch(feed, layout, ordinals[at : at + _BLOCK], before=before) for at in cuts]
@@ -129,7 +130,7 @@ def _change_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -
     moved[updated] = _key_differs(schema, old, new.take(updated))
     _check_key(schema, new, truncate)
 
-    # From here on by row of the batch: `source` is its change, `gone` the deletes of old keys before their creates.
+    # From here on by row of the batch: `source` is the change of each row; `gone` marks deletes of old keys.
     source = np.repeat(np.arange(len(ordinals)), 1 + moved)
     gone = np.flatnonzero(moved) + np.arange(np.count_nonzero(moved))
     row, op = new.take(source) if gone.size else new, _OP[kind][source]
@@ -165,7 +166,8 @@ def _change_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -
 
 
 def _fill(new: Rows, old: Rows, updated: Ints, whole: Mask) -> None:
-    """Take what an update's new row leaves out from its old row: any column of a whole one, or a key's."""
+    """Fill the absent cells of updates' new rows from their old rows. An old row that is not `whole` has only its key
+    columns."""
     length = new.length[:, updated]
     fill = (length == ABSENT) & (whole | (old.length >= 0))
     if fill.any():

@@ -74,7 +74,7 @@ def test_a_header_without_a_place_is_counted_and_a_wrong_one_is_an_error() -> No
     assert read(EventReader(0), log.packets())[-1][3] == end
     log.place += 100  # the server has left something out
     log.begin()
-    with pytest.raises(DecodeError, match="do not add up"):
+    with pytest.raises(DecodeError, match="have a gap"):
         read(EventReader(0), log.packets())
 
 
@@ -111,7 +111,7 @@ def test_a_file_number_can_have_more_digits() -> None:
 
 
 def test_a_log_that_was_reset_is_a_lost_position() -> None:
-    with pytest.raises(PositionLost, match="back from file 5 to file 2"):
+    with pytest.raises(PositionLost, match="continues in file 2 after file 5"):
         read(EventReader(position(5, 4)), Log(2).packets())
 
 
@@ -148,7 +148,7 @@ def test_a_size_that_is_not_the_packets_is_an_error() -> None:
     log = Log()
     log.begin()
     log.events[-1] += b"x"
-    with pytest.raises(DecodeError, match="the size that it says"):
+    with pytest.raises(DecodeError, match="the size in its header"):
         read(EventReader(0), log.packets())
 
 
@@ -200,7 +200,7 @@ def test_a_compression_that_cannot_be_read_is_an_error(body: bytes) -> None:
     log = Log()
     log.begin()
     log.add(166, b"table!\1\0\1\xff" + body)
-    with pytest.raises(DecodeError, match="compressed"):
+    with pytest.raises(DecodeError, match="compress"):
         read(EventReader(0), log.packets())
 
 
@@ -242,10 +242,10 @@ def test_mysqls_compressed_transaction_is_replaced_by_its_events(
     [
         (payload(inner([(30, b"x" * 200)]) + b"rest"), "does not end where its last event does"),
         (payload(inner([(30, b"x" * 200)]), size=5000), "bytes instead of 5000"),
-        (payload(inner([(30, b"x" * 200)]), kind=7), "in a way that is not known: 7"),
+        (payload(inner([(30, b"x" * 200)]), kind=7), "unknown compression: 7"),
         (payload(inner([(40, b"x" * 200)])), "an event of type 40"),
         (payload(inner([(30, b"x" * 200)]))[:-9], "cannot be read|bytes instead of"),
-        (payload(bytes(200)), "the size that it says"),
+        (payload(bytes(200)), "the size in its header"),
     ],
 )
 def test_a_compressed_transaction_that_is_wrong_is_an_error(

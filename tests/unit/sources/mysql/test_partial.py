@@ -183,5 +183,5 @@ def test_what_is_no_partial_update_of_the_table_is_refused() -> None:
     with pytest.raises(DecodeError, match="options 0x2"):
         batch(event(old, [b"\2" + row(1, None, None)]))
     for wrong in (partial_row(1, None, difference(REPLACE, "$.a", 2)), b"\1\1" + image(1, None, None)):
-        with pytest.raises(DecodeError, match="a document that is not there"):
+        with pytest.raises(DecodeError, match="a document that does not exist"):
             batch(event(old, [wrong]))

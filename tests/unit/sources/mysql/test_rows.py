@@ -192,7 +192,7 @@ def test_a_schema_may_leave_columns_out() -> None:
 
 def test_a_schema_of_another_table_is_refused() -> None:
     other = TableMap.parse(table_map([number("id", Code.int), number("other", Code.int)]), MYSQL)
-    with pytest.raises(DecodeError, match="is not that of the log"):
+    with pytest.raises(DecodeError, match="does not match the table map"):
         Layout.of(TableMap.parse(table_map(FIELDS), MYSQL), table_schema(other, MYSQL))
 
 

@@ -172,7 +172,7 @@ def test_a_catalog_that_disagrees_with_the_log_is_refused(fields: list[Field], w
 
 
 def test_a_map_of_a_table_that_is_gone_is_refused() -> None:
-    with pytest.raises(DecodeError, match=r"table shop\.t.* no such table any more"):
+    with pytest.raises(DecodeError, match=r"table shop\.t.* the table does not exist any more"):
         TableMap.parse(table_map(FIELDS, full=False), MYSQL).completed(None)
 
 
@@ -205,7 +205,7 @@ def test_only_mariadb_has_uuids_and_only_the_catalog_knows() -> None:
     mapped = TableMap.parse(table_map([char("u", 16, BINARY), char("v", 16, BINARY), char("w", 15, BINARY)]), MYSQL)
     told = dict.fromkeys("uw", read_type("uuid", None, None, MARIADB))
     assert [c.type for c in table_schema(mapped, MARIADB, catalog=told).columns] == ["uuid", "binary(16)", "binary(15)"]
-    with pytest.raises(DecodeError, match="'uuid', which is not known"):
+    with pytest.raises(DecodeError, match="unknown type 'uuid'"):
         read_type("uuid", None, None, MYSQL)
     assert table_schema(mapped, MARIADB).columns[0].type == "binary(16)"
 
