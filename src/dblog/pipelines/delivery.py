@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from dblog.capture.spool import Spool
 from dblog.errors import SinkUnreachable
 from dblog.sinks.base import Batch, Sink, TableBatch
-from dblog.sinks.route import Route, routed
+from dblog.sinks.route import Route
+from dblog.sinks.routed import routed
 from dblog.spark.failure import plain
 from dblog.spark.options import read_options
 from dblog.spark.ranges import TableRange, ranges_of, run_selects, work_of

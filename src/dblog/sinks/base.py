@@ -14,16 +14,17 @@ is started again a few times, with a new object of the sink.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+
+import pyarrow as pa
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import Setting
-from dblog.work.table_rows import TableRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +35,27 @@ AT_ONCE = 4
 
 Frame: TypeAlias = "DataFrame | Callable[[], DataFrame] | None"
 """A DataFrame, or a function that makes it when a sink asks for it."""
+
+
+class ArrowRows(Protocol):
+    """The rows of a table in a batch, as a Spark task reads them. It can be pickled."""
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether `dump_rows` may have a row twice, in the same state."""
+
+    @property
+    def weight(self) -> int:
+        """About how much there is to read, in bytes."""
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """The changes, as in `TableBatch.changes`."""
+
+    def dump_rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of dumps, as in `TableBatch.rows`."""
+
+    def split(self) -> Sequence[ArrowRows]:
+        """The same rows in parts that may be written side by side: no two of them have rows of the same key."""
 
 
 class TableBatch:
@@ -53,7 +75,7 @@ class TableBatch:
         rows: Frame,
         truncated: tuple[int, int] | None,
         incomplete: bool,
-        arrow: TableRows | None = None,
+        arrow: ArrowRows | None = None,
     ) -> None:
         self.source = source
         """The table in the source database."""
@@ -80,7 +102,7 @@ class TableBatch:
         return self._rows() if callable(self._rows) else self._rows
 
     def mapped(
-        self, schema: TableSchema, map_frame: Callable[[DataFrame, bool], DataFrame], arrow: TableRows | None = None
+        self, schema: TableSchema, map_frame: Callable[[DataFrame, bool], DataFrame], arrow: ArrowRows | None = None
     ) -> TableBatch:
         """The table with another schema and other DataFrames. `map_frame` gets each DataFrame and whether it has
         changes."""

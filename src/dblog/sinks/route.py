@@ -8,7 +8,7 @@ target that never had the row ignores it. Deletes always pass, because the log m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from dblog.core.event import BEFORE, RESERVED, WHOLE
 from dblog.core.names import Pattern
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
-from dblog.sinks.base import TableBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -64,17 +63,13 @@ class Route:
         if taken := sorted({*RESERVED, WHOLE} & set(self.rename.values())):
             raise ConfigError(f"columns of {schema.table} cannot have the names {taken}", hint="dblog uses these names")
 
-    @property
-    def plain(self) -> bool:
-        """Whether the route changes nothing but the table's name."""
-        return self.include is None and self.where is None and not (self.exclude or self.rename or self.mask)
-
-    def _kept(self, schema: TableSchema) -> list[Column]:
+    def kept(self, schema: TableSchema) -> list[Column]:
+        """The table's columns that the target gets."""
         wanted = set(schema.names) if self.include is None else {*self.include, *schema.key}
         return [c for c in schema.columns if c.name in wanted and c.name not in self.exclude]
 
     def _columns(self, schema: TableSchema) -> list[Column]:
-        return [self._column(c) for c in self._kept(schema)]
+        return [self._column(c) for c in self.kept(schema)]
 
     def _column(self, column: Column) -> Column:
         name = self.rename.get(column.name, column.name)
@@ -100,7 +95,7 @@ class Route:
 
         if self.where is not None:
             frame = self._filtered(frame, schema, changes=changes)
-        kept = self._kept(schema)
+        kept = self.kept(schema)
         columns = [self._value(c.name).alias(self.rename.get(c.name, c.name)) for c in kept]
         metadata = [_named(n) for n in frame.columns if n not in schema.names and n not in ("_unchanged", BEFORE)]
         names = f.create_map(*(f.lit(t) for c in kept for t in (c.name, self.rename.get(c.name, c.name))))
@@ -149,19 +144,6 @@ class Route:
             f.when(~f.col("_dblog_out"), f.col("_unchanged")).alias("_unchanged"),
             *metadata,
         )
-
-
-def routed(table: TableBatch, routes: Sequence[Route]) -> TableBatch:
-    """The table after the first route that matches it; unchanged if none does."""
-    route = next((r for r in routes if r.pattern.matches(table.source)), None)
-    if route is None:
-        return table
-    route.check(table.schema)
-    return table.mapped(
-        route.schema(table.schema),
-        lambda frame, changes: route.rows(frame, table.schema, changes=changes),
-        table.arrow if route.plain else None,
-    )
 
 
 def _named(name: str) -> Expression:

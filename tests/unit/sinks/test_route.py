@@ -16,7 +16,8 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.sinks.base import TableBatch
 from dblog.sinks.net_effect import net
-from dblog.sinks.route import Route, routed
+from dblog.sinks.route import Route
+from dblog.sinks.routed import routed
 from tests.unit.sinks.frames import Row, collected, event, table_batch
 
 COLUMNS = (
