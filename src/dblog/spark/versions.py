@@ -23,6 +23,9 @@ from dblog.errors import ConfigError
 LEAST = (4, 0)
 """The oldest version of PySpark that has streaming sources written in Python."""
 
+ADMISSION_SINCE = (4, 2)
+"""The version from which on Spark gives `latestOffset` the start of the batch and a limit."""
+
 
 def minor_of(version: str) -> tuple[int, int]:
     """The first two numbers of a version: of "4.1.0.dev1", 4 and 1."""
@@ -44,8 +47,7 @@ check_version()  # before the imports that an older PySpark does not have
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition  # noqa: E402
 
 _VERSION = minor_of(pyspark.__version__)
-_ADMISSION = _VERSION >= (4, 2)
-"""Whether Spark gives `latestOffset` the start of the batch and a limit."""
+_ADMISSION = _VERSION >= ADMISSION_SINCE
 
 if _ADMISSION:
     from pyspark.sql.streaming.datasource import (
@@ -197,7 +199,9 @@ def _shown(start: Json, end: Json) -> str:
 
 
 __all__ = [
+    "ADMISSION_SINCE",
     "CHECKPOINT_MANAGER",
+    "LEAST",
     "DataSource",
     "DataSourceReader",
     "DataSourceStreamReader",
