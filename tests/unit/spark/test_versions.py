@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -306,3 +309,39 @@ def test_the_schema_for_arrow_has_its_times_in_utc() -> None:
 
     schema = versions.to_arrow_schema(StructType([StructField("at", TimestampType())]))
     assert schema.field("at").type == pa.timestamp("us", tz="UTC")
+
+
+OF_3_5 = {
+    "__init__.py": ["__version__ = '3.5.9'", "class InheritableThread: pass"],
+    "errors.py": [
+        *("class PySparkException(Exception): pass", "class AnalysisException(PySparkException): pass"),
+        "class PySparkRuntimeError(PySparkException): pass",
+    ],
+    "sql/__init__.py": ["class SparkSession: pass", "class DataFrame: pass"],
+    "sql/types.py": ["class StructType: pass"],
+    "sql/pandas/types.py": ["from_arrow_schema = to_arrow_schema = None"],
+    "sql/streaming/query.py": ["class StreamingQuery: pass"],
+}
+
+
+def test_with_pyspark_3_5_dblog_is_imported_and_says_what_it_needs(tmp_path: Path) -> None:
+    """A stand-in for PySpark 3.5, which has no `pyspark.sql.datasource`."""
+    for name, lines in OF_3_5.items():
+        path = tmp_path / "pyspark" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
+
+    def told(code: str) -> str:
+        run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+        assert run.returncode != 0
+        return run.stderr.strip()
+
+    needed = "needs PySpark 4.0 or newer, and this is PySpark 3.5.9\nhint: pip install 'pyspark>=4.0'"
+    assert f"dblog.errors.ConfigError: dblog {needed}" in told("import dblog; dblog.session()")
+    assert needed in told("import dblog; dblog.register(None)")
+    assert needed in told("import pyspark_dblog")
+    command = "from dblog.cli import main; import sys; sys.argv[1:] = {}; main()".format(
+        ["run", "--url", "postgresql://a@db.example/b", "--table", "t", "--into", str(tmp_path / "out")]
+    )
+    assert told(command).startswith(f"error: dblog {needed}")
