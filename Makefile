@@ -37,12 +37,13 @@ unit: $(INSTALLED) ## Run the tests that need neither server nor Spark
 
 check: lint types unit ## Lint, types and unit tests, in less than a minute
 
-test: lint types ## Lint, types and all tests, on every server there is
+test: lint types ## Lint, types and all tests, on every server there is and every minor version of PySpark
 	scripts/postgres.sh
 	scripts/mariadb.sh
 	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
 	scripts/kafka.sh $(VENV)
+	scripts/sparks.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 4 $(MORE)
 
 thorough: ## The same, on the second server of a kind too, and with the oldest dependencies (optional)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from dblog.cli import app
 
 SOURCE = Path(__file__).parents[2] / "src"
+PATH = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))  # which may have another PySpark
 # Where tests run as a background job interruptions are ignored, and children would ignore them too.
 HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 PROGRAM = [sys.executable, "-c", f"{HEEDING}; from dblog.cli import main; main()"]
@@ -46,7 +47,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 stdin=subprocess.DEVNULL,
-                env={**clean, "PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "utf-8", **environment},
+                env={**clean, "PYTHONPATH": PATH, "PYTHONIOENCODING": "utf-8", **environment},
             )
 
     @property

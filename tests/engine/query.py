@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dblog.planning.engine import Engine
 from dblog.spark.options import read_options
 from dblog.spark.source import ChangeReader, DBLogSource, Lane
+from dblog.spark.versions import ReadAllAvailable
 from dblog.work.lanes import Work
 from dblog.work.tasks import Emit, Log, Select
 from tests.history import History, Row

@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg2  # noqa: F401  loaded once, before the processes are forked
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import dblog.planning.planner
 import dblog.sources.mysql.source
@@ -18,6 +17,7 @@ from dblog.capture.spool import Spool
 from dblog.errors import DBLogError
 from dblog.spark.options import read_options
 from dblog.spark.source import ChangeReader, DBLogSource, Lane
+from dblog.spark.versions import ReadAllAvailable
 from dblog.work.tasks import Emit, Log, Select
 from tests.life import sabotage
 from tests.life.checker import Event

@@ -17,9 +17,14 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from dblog.spark.versions import CHECKPOINT_MANAGER
+
 CONNECTORS = Path(sys.prefix) / "kafka" / "spark"
 """Where `scripts/kafka.sh` puts Spark's connector for Kafka, so that no test waits for Spark to fetch it."""
-HOME = Path(sys.prefix) / f"spark-{pyspark.__version__}"
+FOLDER = Path(pyspark.__file__).parents[1]
+"""Where PySpark is installed."""
+HOME = Path(sys.prefix) / f"spark-{pyspark.__version__}" if FOLDER.name == "site-packages" else FOLDER / "home"
+"""In the environment, or with a PySpark that `scripts/sparks.sh` has put into a folder of its own in that folder."""
 ARCHIVE = HOME / "classes.jsa"
 # Optimized code and a parallel collector only make a start longer. Java has little room for code that is not optimized,
 # and a Spark that lives through many tests needs more.
@@ -39,9 +44,7 @@ FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
 }
 
 

@@ -134,6 +134,30 @@ def test_all_that_is_there_now_goes_into_parquet_once(spark: SparkSession, table
     assert spark.read.parquet(target).count() == 503
 
 
+def test_a_drained_stream_has_everything_and_goes_on_in_the_next_query(
+    spark: SparkSession, table: Database, tmp_path: Path
+) -> None:
+    """As with `availableNow`, on every version of PySpark. The dump takes several batches."""
+    history = History()
+
+    def run() -> int:
+        rows = load(spark, tmp_path, table, drain="true", parallelism=1)
+        query = start(rows, tmp_path, into(history))
+        query.processAllAvailable()
+        assert query.isActive
+        table.execute("insert into t select max(id) + 1, 7 from t")  # too late for this one
+        query.processAllAvailable()
+        query.stop()
+        return len(history.events)
+
+    assert run() == 500
+    table.execute("update t set n = 1 where id <= 3")
+    assert run() == 504
+    assert run() == 505
+    assert len(history.batches) > 8
+    history.check_order()
+
+
 def test_a_stream_starts_again_after_it_died_while_it_wrote_its_first_offset(
     spark: SparkSession, table: Database, tmp_path: Path
 ) -> None:
@@ -284,8 +308,8 @@ def test_no_secret_is_written_anywhere(table: Database, tmp_path: Path) -> None:
 
 
 def test_a_spark_connect_client_streams_too(table: Database, tmp_path: Path) -> None:
-    options = {"url": table.url, "table": "public.t", "chunkRows": 100}
-    with running(tmp_path, options, available_now=True, remote="local[2]", parquet=str(tmp_path / "target")) as app:
+    options = {"url": table.url, "table": "public.t", "chunkRows": 100, "drain": "true"}
+    with running(tmp_path, options, remote="local[2]", parquet=str(tmp_path / "target")) as app:
         app.wait()
     import pyarrow.parquet as pq
 

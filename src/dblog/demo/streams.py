@@ -18,7 +18,7 @@ from dblog.core.offset import Offset
 from dblog.demo.database import Database
 from dblog.demo.shop import ShopTable
 from dblog.spark.failure import cause
-from dblog.spark.progress import offset
+from dblog.spark.progress import last, offset
 
 ROUNDS = 10
 """The number of rounds of a table's dump: enough that many changes happen during the dump."""
@@ -67,10 +67,10 @@ class DemoStream:
         failure = self._query.exception()
         if failure is not None:
             raise cause(str(failure), "demo") from failure
-        last = self._query.lastProgress
-        if last is None:
+        told = last(self._query)
+        if told is None:
             return None
-        end, report = Offset.from_json(offset(last, "endOffset")), offset(last, "latestOffset")
+        end, report = Offset.from_json(offset(told, "endOffset")), offset(told, "latestOffset")
         counts = {name: report.get(name, 0) for name in ("windows", "dumped", "dropped", "events")}
         return DemoProgress(end.position or 0, end.dumping or not end.tables, **counts)
 

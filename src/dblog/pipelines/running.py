@@ -247,6 +247,9 @@ class Stream:
                 return
         if self.report.now.state == RESTARTING:
             self._say_running()
+        if once:
+            query.processAllAvailable()
+            query.stop()
         query.awaitTermination()
 
     def _open(self, spark: SparkSession) -> bool:
@@ -265,12 +268,11 @@ class Stream:
         return False
 
     def _started(self, spark: SparkSession, once: bool) -> StreamingQuery:
-        rows = spark.readStream.format("dblog").options(**self.options).load()
+        options = {**self.options, "drain": "true"} if once else self.options
+        rows = spark.readStream.format("dblog").options(**options).load()
         writer = rows.writeStream.foreachBatch(self._take).queryName(self.name)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
-        if once:
-            writer = writer.trigger(availableNow=True)
-        else:
+        if not once:
             writer = writer.trigger(processingTime=f"{round(self._every * 1000)} milliseconds")
         return writer.start()
 

@@ -20,12 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RELEASES: Mapping[str, Mapping[str, str]] = {
-    "delta": {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"},
-    "iceberg": {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
-    # 4.1 and 4.2 would work too, but their dependency spark-token-provider-kafka could not be downloaded.
-    "kafka": {"4.3": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"},
+    "delta": {
+        "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
+        "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
+        "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
+    },
+    "iceberg": {
+        "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+        "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+    },
+    # 4.1 and 4.2 of the connector run too, but a part of them, spark-token-provider-kafka, could not be fetched.
+    "kafka": dict.fromkeys(["4.3", "4.2", "4.1", "4.0"], "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"),
 }
-"""The connector's Maven coordinates, by sink and minor version of PySpark."""
+"""The connector's Maven coordinates, by sink and minor version of PySpark. docs/spark-versions.md shows this table."""
 NONE = "none"
 """Value of the setting `package` with which nothing is downloaded: Spark has the connector already."""
 

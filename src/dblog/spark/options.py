@@ -101,6 +101,7 @@ OPTIONS = (
         "maxBytesPerTrigger", "bytes of log per batch, cut between transactions", size(), 128 << 20, computed="128m"
     ),
     Setting("readAheadBytes", "how far capture may run ahead of Spark", size(), 256 << 20, computed="256m"),
+    Setting("drain", "deliver the log up to now, end the dumps, then deliver nothing more", flag(), False),
     Setting("deliver", "ranges: what the sinks of dblog run read, table by table", choice("rows", "ranges"), "rows"),
     Setting("before", "also deliver the old row where the log has it", flag(), False),
     Setting("decimals", "string: deliver numeric columns as text", choice("decimal", "string"), "decimal"),
@@ -152,6 +153,8 @@ class Options:
     writes: bool
     ranges: bool
     """Whether each batch is delivered as the work it consists of, for `dblog.spark.ranges` to read."""
+    drain: bool
+    """Whether the stream ends with the log as it is when the query starts, and with the dumps."""
     settings: StreamSettings
     limit: Limit
     own: Mapping[str, Any]
@@ -204,6 +207,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         decimals=options.read("decimals"),
         writes=options.read("watermark") == "table",
         ranges=options.read("deliver") == "ranges",
+        drain=options.read("drain"),
         settings=StreamSettings(
             dump=options.read("dump") == "initial",
             before=options.read("before"),

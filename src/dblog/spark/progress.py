@@ -25,7 +25,14 @@ def batches(query: StreamingQuery, after: int = -1) -> list[Any]:
     return found[::-1]
 
 
+def last(query: StreamingQuery) -> Any:
+    """Spark's last report of a query; None before the first batch. As the JVM has it: what PySpark makes of it differs
+    from version to version."""
+    found = query._jsq.lastProgress()
+    return None if found is None else json.loads(found.json())
+
+
 def offset(progress: Any, name: str) -> dict[str, Any]:
-    """One of the source's offsets in a report: Spark has it as JSON text, as an object, or not at all."""
+    """One of the source's offsets in a report of `batches` or `last`; empty if Spark does not have it."""
     found = progress["sources"][0][name]
     return (json.loads(found) if isinstance(found, str) else found) or {}

@@ -18,14 +18,14 @@ from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dblog.capture.spool import LogFile, Spool
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.spark.options import read_options
+from dblog.spark.versions import DataSourceReader, InputPartition, to_arrow_schema
 from dblog.work.handover import NO_ROWS, Lanes, Range, RangeFiles, read_range
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed, check_names
@@ -278,7 +278,7 @@ class RangeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         found = self.range()
-        arrow = to_arrow_schema(spark_schema(found), timezone="UTC")
+        arrow = to_arrow_schema(spark_schema(found))
         lane, before = found.lane(partition.value), found.shape.before
         for batch in delivered(
             lane, found.shape, self._spool, lambda: read_options(self._options).source, before=before

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from dblog.spark.versions import CHECKPOINT_MANAGER
 from dblog.work.lanes import SWITCH
 
 # Saves a fifth of a task's time: Arrow's Java does not check the bounds of every single value. Whole batches are
@@ -22,9 +23,7 @@ TUNED = {
     # saves 45 ms per task: no delayed acknowledgements between the JVM and its Python workers
     "spark.python.unix.domain.socket.enabled": "true",
     # saves 55 ms per batch on a local disk: the default checkpoint writer forks processes for every file
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
     # a driver that dies while it writes its first offset leaves an incomplete file, and must be able to start again
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     # stopping a query inside a Python foreachBatch needs a deep stack

@@ -14,9 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dblog.capture.segments import Limit
@@ -25,8 +23,21 @@ from dblog.core.event import RESERVED
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
 from dblog.planning.engine import Engine
+from dblog.spark import versions
 from dblog.spark.options import Options, read_options
 from dblog.spark.ranges import OPTION, Handed, RangeReader, handed, spark_schema
+from dblog.spark.versions import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+    to_arrow_schema,
+)
 from dblog.state import open_store
 from dblog.work.lanes import Work, delivered, lanes, tune_worker
 from dblog.work.rows import Enveloped, Shape, Typed
@@ -34,7 +45,7 @@ from dblog.work.rows import Enveloped, Shape, Typed
 
 def register(spark: SparkSession) -> None:
     """Make the format `dblog` known to a session. Spark also finds it by itself, through `pyspark_dblog`."""
-    spark.dataSource.register(DBLogSource)
+    versions.register(spark, DBLogSource)
 
 
 class DBLogSource(DataSource):
@@ -51,8 +62,8 @@ class DBLogSource(DataSource):
         options = read_options(self.options)
         return _spark_schema(_shape(options).arrow)
 
-    def streamReader(self, schema: StructType) -> ChangeReader:
-        return ChangeReader(read_options(self.options), schema)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return for_this_spark(ChangeReader(read_options(self.options), schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         tune_worker()
@@ -60,7 +71,8 @@ class DBLogSource(DataSource):
             return RangeReader(self.options)
         raise ConfigError(
             "format 'dblog' is a streaming source",
-            hint="use spark.readStream; for everything up to now and no more, writeStream.trigger(availableNow=True)",
+            hint='use spark.readStream; for everything up to now and no more, .option("drain", "true") and '
+            "query.processAllAvailable()",
         )
 
 
@@ -105,8 +117,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         everything = isinstance(limit, ReadAllAvailable)
+        at = Offset.from_json(start)
         with self._reporting() as (engine, _):
-            return engine.next(Offset.from_json(start), Limit() if everything else self._options.limit).to_json()
+            end = engine.next(at, Limit() if everything else self._options.limit)
+        return start if end == at else end.to_json()  # Spark compares the texts of offsets
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._running is None else self._running[0].report()
@@ -158,6 +172,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pipeline=options.pipeline,
                 open_store=None if options.state == "off" else partial(open_store, options.state),
             )
+            if options.drain:
+                engine.drain()
             self._running = engine, shape
         return self._running
 
@@ -179,7 +195,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         assert isinstance(partition, Lane)
         options = self._options
-        arrow = to_arrow_schema(self._schema, timezone="UTC")
+        arrow = to_arrow_schema(self._schema)
         spool, before = Spool(options.spool), options.settings.before
         for batch in delivered(partition.work, partition.shape, spool, lambda: options.source, before=before):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
