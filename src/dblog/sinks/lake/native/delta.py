@@ -54,7 +54,7 @@ class DeltaFiles(LakeFiles):
     def read(self, file: ListedFile, columns: Sequence[str]) -> pa.Table:
         files, root = _opened(self.uri)
         with reached(self.uri), files.open_input_file(f"{root}/{file.name}") as stream:
-            found = pq.ParquetFile(stream)
+            found = pq.ParquetFile(stream, pre_buffer=True)
             have = set(found.schema_arrow.names)
             rows = found.read([name for name in columns if name in have])
         kinds = [self.schema.field(name) for name in columns]
@@ -72,7 +72,7 @@ class DeltaFiles(LakeFiles):
             with (
                 reached(self.uri),
                 files.open_output_stream(f"{root}/{name}") as stream,
-                pq.ParquetWriter(stream, self.schema, compression="zstd", metadata_collector=written) as writer,
+                pq.ParquetWriter(stream, self.schema, compression="snappy", metadata_collector=written) as writer,
             ):
                 for table in group:
                     writer.write_table(table)
