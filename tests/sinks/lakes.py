@@ -165,6 +165,29 @@ class NativeIceberg(Lake):
         return [] if found is None else found.scan().to_arrow().to_pylist()
 
 
+class RestIceberg(NativeIceberg):
+    """In a REST catalog, with a database for each test."""
+
+    def __init__(self, folder: Path, spark: SparkSession | None, uri: str) -> None:
+        super().__init__(folder, spark)
+        self.uri = uri
+        self.database = f"d{uuid.uuid4().hex}"
+
+    def settings(self) -> dict[str, Any]:
+        options = {"type": "rest", "uri": self.uri}
+        return {"catalog": "rest", "options": options, "database": self.database, "writer": self.writer}
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return load_catalog("rest", type="rest", uri=self.uri)
+
+    def opened(self, table: TableName = NAME) -> IcebergTable | None:
+        try:
+            return self.catalog.load_table((self.database, table.name))
+        except NoSuchTableError:
+            return None
+
+
 def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:
     settings = {
         **sink.spark_settings,

@@ -46,7 +46,7 @@ class OpenCatalog:
                     raise ConfigError(
                         f"the catalog {self.name!r} cannot be opened: {error}", hint="see docs/sinks/iceberg.md"
                     ) from None
-                _let_wait(self._opened)
+                _set_up(self._opened, own=self._folder is not None)
             return self._opened
 
     def create(self, identifier: tuple[str, str], schema: Schema, properties: Mapping[str, str]) -> Table:
@@ -62,18 +62,24 @@ class OpenCatalog:
         return catalog.create_table(identifier, schema, location=folder, properties=dict(properties))
 
 
-def _let_wait(catalog: Catalog) -> None:
-    """Let connections to SQLite wait while another one writes, which they do for five seconds only."""
+def _set_up(catalog: Catalog, *, own: bool) -> None:
+    """Let connections to SQLite wait while another one writes, which they do for five seconds only.
+
+    In our `own` database readers and a writer do not wait for each other, and a commit does not wait for the disk: the
+    files that it refers to do not either, so after a power failure the older state is the one whose files are whole.
+    """
     engine = getattr(catalog, "engine", None)
     if engine is None or engine.dialect.name != "sqlite":
         return
     from sqlalchemy import event
 
-    def set_up(connection: Any, _: Any) -> None:
+    def connected(connection: Any, _: Any) -> None:
         connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000}")
-        connection.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+        if own:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
 
-    event.listen(engine, "connect", set_up)
+    event.listen(engine, "connect", connected)
     engine.dispose()  # so that the connections of its start are set up too
 
 

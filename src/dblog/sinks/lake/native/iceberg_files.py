@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +25,7 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType, TimestampType, TimestamptzType
+from pyiceberg.types import DateType, IntegerType, LongType, NestedField, TimestampType, TimestamptzType
 
 from dblog.sinks.lake.native.files import ROLL_BYTES, LakeFiles, ListedFile, NewFile
 from dblog.sinks.lake.native.iceberg_errors import reached
@@ -83,12 +84,7 @@ class IcebergFiles(LakeFiles):
         return made
 
     def _data_file(self, path: str, size: int, columns: Schema, written: Any) -> DataFile:
-        try:
-            facts = self._facts(columns, written, self.metadata.properties)
-        except (ValueError, OverflowError):  # a date that Python does not have: times get no bounds
-            times = [f for f in columns.fields if isinstance(f.field_type, (DateType, TimestampType, TimestamptzType))]
-            unbounded = {METRICS + field.name: "counts" for field in times}
-            facts = self._facts(columns, written, {**self.metadata.properties, **unbounded})
+        facts = self._facts(columns, written)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
@@ -102,12 +98,22 @@ class IcebergFiles(LakeFiles):
             **facts,
         )
 
-    def _facts(self, columns: Schema, written: Any, properties: dict[str, str]) -> dict[str, Any]:
-        """What the table's metadata say of a file: how many rows, sizes, and bounds of columns."""
-        facts = data_file_statistics_from_parquet_metadata(
+    def _facts(self, columns: Schema, written: Any) -> dict[str, Any]:
+        """What the table's metadata say of a file: how many rows, sizes, and bounds of columns. Times that Python does
+        not have, and a few texts, make pyiceberg fail: then such columns get no bounds."""
+        others = [f for f in columns.fields if not isinstance(f.field_type, (IntegerType, LongType))]
+        times = [f for f in others if isinstance(f.field_type, (DateType, TimestampType, TimestamptzType))]
+        for unbounded in ([], times):
+            with suppress(ValueError, OverflowError):
+                return self._bounded(columns, written, unbounded)
+        return self._bounded(columns, written, others)
+
+    def _bounded(self, columns: Schema, written: Any, unbounded: Sequence[NestedField]) -> dict[str, Any]:
+        names = [name for f in unbounded for name in (f.name, f"{f.name}.element")]
+        properties = {**self.metadata.properties, **{METRICS + name: "counts" for name in names}}
+        return data_file_statistics_from_parquet_metadata(
             written, compute_statistics_plan(columns, properties), parquet_path_to_id_mapping(columns)
-        )
-        return facts.to_serialized_dict()
+        ).to_serialized_dict()
 
 
 def _scan_task(file: ListedFile) -> FileScanTask:
