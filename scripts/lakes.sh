@@ -35,6 +35,7 @@ on() {
 older lake42 '4.2.*' && older lake41 '4.1.*' && tables && "$python" -m pip install -q 'pyspark[pipelines]' || exit 1
 on lake42 tests/sinks/test_delta.py tests/sinks/test_lake.py
 on lake42 tests/lakes
-on lake41 tests/sinks/test_iceberg.py
+"$(dirname "$0")/iceberg_rest.sh" "$venv"
+on lake41 tests/sinks/test_iceberg.py tests/sinks/test_iceberg_writers.py
 DBLOG_TEST_TABLES=$venv/tables.jar "$python" -m pytest tests/lakes || failed=1
 [ -z "$failed" ]

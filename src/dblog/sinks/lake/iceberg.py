@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dblog.errors import ConfigError
 from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.iceberg import IcebergBySpark, catalog_type
-from dblog.sinks.lake.native.writer import NativeTables
 from dblog.sinks.lake.sink import LakeSink
+
+if TYPE_CHECKING:
+    from dblog.sinks.lake.native.iceberg import IcebergCatalog
 
 NATIVE = ("rest", "sql", "glue", "hive", "dynamodb")
 """Types of catalogs that pyiceberg can open."""
@@ -46,6 +49,8 @@ class IcebergSink(LakeSink):
     def check(self) -> None:
         super().check()
         folder = self._folder
+        if self.given["writer"] != "spark" and self._not_native() is None and folder is None:
+            self._native_tables().check()
         if self.given["writer"] == "spark" and folder is not None and (folder / OWN).exists():
             raise ConfigError(
                 f"the tables in {str(folder)!r} are in the native writer's catalog ({OWN}), which Spark cannot open",
@@ -60,7 +65,7 @@ class IcebergSink(LakeSink):
         uri = Folder.of(self.given["path"], self.context).uri.removeprefix("file://")
         return None if "://" in uri else Path(uri)
 
-    def _native_tables(self) -> NativeTables:
+    def _native_tables(self) -> IcebergCatalog:
         try:
             from dblog.sinks.lake.native.iceberg import IcebergCatalog
             from dblog.sinks.lake.native.iceberg_catalog import OpenCatalog
