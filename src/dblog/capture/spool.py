@@ -60,7 +60,7 @@ Segments = tuple[tuple[LogFile, ...], ...]
 
 
 class Spool(ChunkFiles):
-    """Files under one URI that the driver and every executor see. Holds no state: it pickles as its URI."""
+    """Files under one URI that the driver and every executor see. Holds no state."""
 
     # -- log segments ----------------------------------------------------------------------------------------
 

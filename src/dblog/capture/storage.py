@@ -18,26 +18,37 @@ import pyarrow.ipc as ipc
 
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
 
 FOLDERS = ("log", "chunk", "note", "range")
 
 _META = b"dblog"
 """Where an Arrow schema has the table's schema."""
+AT_ONCE = 32 << 20
+"""Up to how many bytes a file of object storage is read by one request; a larger file needs one for each column of each
+batch."""
 
 
 class Storage:
-    """Files under one URI that the driver and every executor see. Holds no state: it pickles as its URI."""
+    """Files under one URI that the driver and every executor see. Holds no state: it pickles as its URI and the
+    credentials of object storage."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, objects: ObjectStorage = NO_SETTINGS) -> None:
         self.uri = uri
+        self._objects = objects
         self._fs: pafs.FileSystem | None = None
         self._root = ""
 
-    def __getstate__(self) -> str:
-        return self.uri
+    def __getstate__(self) -> tuple[str, ObjectStorage]:
+        return self.uri, self._objects
 
-    def __setstate__(self, uri: str) -> None:
-        self.__init__(uri)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[str, ObjectStorage]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the Spark source that name this storage."""
+        return {"spool": self.uri, **self._objects.options()}
 
     def size(self) -> int:
         """Bytes on the spool now."""
@@ -56,17 +67,21 @@ class Storage:
         if self._fs is None:
             try:
                 if "://" in self.uri:
-                    files, self._root = pafs.FileSystem.from_uri(self.uri)
+                    files, self._root = self._objects.filesystem(self.uri)
                 else:
                     files, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
                     os.makedirs(self._root, mode=0o700, exist_ok=True)  # other users must not read the rows
-                for folder in FOLDERS:
-                    files.create_dir(f"{self._root}/{folder}", recursive=True)
+                if isinstance(files, pafs.S3FileSystem):  # it needs no folders
+                    files.get_file_info(f"{self._root}/batch.json")
+                else:
+                    for folder in FOLDERS:
+                        files.create_dir(f"{self._root}/{folder}", recursive=True)
                 self._fs = files  # last: another thread must find the folders
             except (OSError, ValueError) as error:
                 raise SpoolError(
                     f"cannot use {self.uri!r} as the spool: {error}",
-                    hint="set the option spool to a folder (or a file system URI) that driver and executors can write",
+                    hint="set the option spool to a folder (or a file system URI) that driver and executors can write; "
+                    "for s3:// see that endpoint and keys of the storage are right",
                 ) from error
         return self._fs
 
@@ -84,7 +99,8 @@ class Storage:
     def _publish(self, path: str, data: bytes) -> bool:
         """Create the file with this content unless it exists; whether it was us."""
         if not isinstance(self._filesystem(), pafs.LocalFileSystem):
-            # no exclusive create here: a race is decided by the stamp that the offset pins
+            # No exclusive create here: a race is decided by the stamp that the offset pins. A marker that is replaced
+            # after that counts as lost, and its chunk is read again. Object storage shows a file when it is whole.
             if self._filesystem().get_file_info(path).type != pafs.FileType.NotFound:
                 return False
             with self._guarded("write", path), self._open_output(path) as sink:
@@ -115,6 +131,8 @@ class Storage:
         """The table's schema and the batches of an Arrow file; only some columns when named."""
         with self._guarded("read", path):
             file = self._filesystem().open_input_file(path)
+            if isinstance(self._filesystem(), pafs.S3FileSystem) and file.size() <= AT_ONCE:
+                file = pa.BufferReader(file.read_buffer())
             reader = ipc.open_file(file)
             full = reader.schema
             if columns is not None:

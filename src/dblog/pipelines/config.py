@@ -2,6 +2,7 @@
 
     [source]     the database and its tables
     [pipeline]   the name, where to keep what a restart needs, how often
+    [storage]    how to reach object storage
     [throttle]   how gently dumps read
     [[table]]    what becomes of tables on their way
     [[sink]]     where the rows go
@@ -30,6 +31,8 @@ from dblog.sinks.base import Sink
 from dblog.sinks.route import Route
 from dblog.spark.options import Options, option_names, read_options
 from dblog.state.pipeline import UNREADY_SECONDS
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
+from dblog.storage.object_storage import SETTINGS as STORAGE
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Config:
     base: Path
     """The folder in which relative paths of sinks begin: that of the file, or the working directory."""
     name: str
-    folder: Path
-    """Holds a folder for each sink, with its checkpoint and spool."""
+    folder: Path | str
+    """Holds a folder for each sink, with its checkpoint and spool: a path, or the text of a URI."""
     spool: str | None
     every: float
     state: str | None
@@ -70,6 +73,8 @@ class Config:
     """After how many seconds of waiting for its sink, or of restarts, a stream counts as not ready."""
     private: bool = True
     """Whether only the user of the process may read the files that sinks write."""
+    objects: ObjectStorage = NO_SETTINGS
+    """How to reach object storage."""
     slot: str | None = None
     """The replication slot of the only stream. None: the slot of each stream has the stream's name."""
 
@@ -104,12 +109,13 @@ class _File:
         self._secrets: list[str] = []
 
     def config(self) -> Config:
-        known = ("source", "pipeline", "throttle", "table", "sink")
+        known = ("source", "pipeline", "storage", "throttle", "table", "sink")
         for name in self._document:
             if name not in known:
-                hint = nearest(name, known) + "the parts are [source], [pipeline], [throttle], [[table]], [[sink]]"
-                self._wrong(f"there is no part {name!r}", hint)
+                parts = "[source], [pipeline], [storage], [throttle], [[table]], [[sink]]"
+                self._wrong(f"there is no part {name!r}", nearest(name, known) + f"the parts are {parts}")
         pipeline = self._section("pipeline", self._document.get("pipeline", {}), PIPELINE)
+        objects = self._objects()
         source, read = self._source()
         sinks = self._sinks()
         routes = self._routes([s["name"] for s in sinks], "public" if read is None else read.source.default_schema)
@@ -119,7 +125,7 @@ class _File:
         return Config(
             base=self._beside,
             name=pipeline["name"] or slug(self._path.stem),
-            folder=self._beside / Path(pipeline["folder"] or f"{self._path.stem}.dblog").expanduser(),
+            folder=self._folder(pipeline["folder"] or f"{self._path.stem}.dblog"),
             spool=self._absolute(pipeline["spool"]),
             every=pipeline["every"],
             state=pipeline["state"] if pipeline["state"] == "off" else self._absolute(pipeline["state"]),
@@ -138,6 +144,7 @@ class _File:
             restarts=pipeline["restarts"],
             unready_after=pipeline["unready_after"],
             private=pipeline["private"],
+            objects=objects,
             secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
         )
 
@@ -150,7 +157,7 @@ class _File:
             if name.lower() in ELSEWHERE:
                 self._wrong(f"source.options.{name} cannot be set", f"what to write is {ELSEWHERE[name.lower()]}")
             elif name.lower() not in names:
-                mine = [o for o in names.values() if o not in ELSEWHERE]
+                mine = [o for o in names.values() if o.lower() not in ELSEWHERE]
                 self._wrong(f"source.options has no {name!r}", nearest(name, mine) + "there are " + ", ".join(mine))
         given = {name: str(values[name]) for name in ("tables", "dump", "watermark") if name in values}
         try:
@@ -161,6 +168,13 @@ class _File:
         except ConfigError as error:
             self._wrong(f"source: {error.message}", error.hint)
             return {}, None
+
+    def _objects(self) -> ObjectStorage:
+        try:
+            return ObjectStorage.of(self._section("storage", self._document.get("storage", {}), STORAGE))
+        except ConfigError as error:
+            self._problems.append(error)
+            return NO_SETTINGS
 
     def _sinks(self) -> list[dict[str, Any]]:
         """The sinks that have a type and a name."""
@@ -252,6 +266,9 @@ class _File:
         values, problems = check_settings(where, there, [s for s in known if s.name not in lost])
         self._problems += problems
         return values
+
+    def _folder(self, path: str) -> Path | str:
+        return str(path) if "://" in path else self._beside / Path(path).expanduser()
 
     def _absolute(self, path: str | None) -> str | None:
         return path if path is None or "://" in path else str(self._beside / Path(path).expanduser())

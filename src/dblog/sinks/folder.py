@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import SinkContext
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage, refused
 
 _NOT_AWAY = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 """Errors for which a retry does not help."""
@@ -24,32 +25,32 @@ class Folder:
     """A folder. It can be pickled: the driver and each Spark task open it themselves."""
 
     uri: str
+    objects: ObjectStorage = NO_SETTINGS
 
     @staticmethod
     def of(path: str, context: SinkContext) -> Folder:
         """The folder that a setting names."""
-        return Folder(path if "://" in path else str((context.folder / path).absolute()))
+        return Folder(path if "://" in path else str((context.folder / path).absolute()), context.objects)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"uri": self.uri}
+        return {"uri": self.uri, "objects": self.objects}
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(f"{self.uri.rstrip('/')}/{name}")
+        return Folder(f"{self.uri.rstrip('/')}/{name}", self.objects)
 
     @cached_property
     def _opened(self) -> tuple[pafs.FileSystem, str]:
-        if "://" not in self.uri:
-            return pafs.LocalFileSystem(), self.uri
         try:
-            files, root = pafs.FileSystem.from_uri(self.uri)
+            with self._reached():
+                return self.objects.filesystem(self.uri)
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(
                 f"the address {self.uri!r} cannot be opened: {error}",
                 hint="give a path, or an address like s3://, gs://, hdfs:// or file://",
             ) from None
-        return files, root
 
     def make(self) -> None:
+        """Create the folder, and see that it can be written to."""
         files, root = self._opened
         with self._reached():
             files.create_dir(root, recursive=True)
@@ -89,6 +90,10 @@ class Folder:
                 f"cannot write to {self.uri!r}: {error}", hint="give a folder that can be written"
             ) from None
         except OSError as error:
+            if refused(error):
+                raise SinkError(
+                    f"cannot write to {self.uri!r}: {error}", hint="see that bucket, endpoint and keys are right"
+                ) from None
             raise SinkUnreachable(f"cannot write to {self.uri!r}: {error}", hint="see that it is there") from None
 
 

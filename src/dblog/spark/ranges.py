@@ -25,6 +25,7 @@ from dblog.capture.spool import LogFile, Spool
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.spark.options import read_options
+from dblog.storage.object_storage import ObjectStorage
 from dblog.work.handover import NO_ROWS, Lanes, Range, RangeFiles, read_range
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed, check_names
@@ -93,7 +94,7 @@ def ranges_of(
     written = iter(files.write(ranges) if ranges else ())
 
     def load(lanes: Lanes) -> DataFrame | None:
-        named = {"spool": files.spool.uri, OPTION: next(written)} if lanes else None
+        named = {**files.spool.options, OPTION: next(written)} if lanes else None
         return None if named is None else spark.read.format("dblog").options(**named).load()
 
     return [_table_range(table, load(table.log_lanes), load(table.emit_lanes)) for table in tables]
@@ -107,8 +108,7 @@ def run_selects(
     if selects:
         lanes = [tuple(selects[n::tasks]) for n in range(min(tasks, len(selects)))]
         (name,) = files.write([(NO_ROWS, lanes)])
-        spool = {"spool": files.spool.uri}
-        spark.read.format("dblog").options(**{**options, **spool, OPTION: name}).load().count()
+        spark.read.format("dblog").options(**{**options, **files.spool.options, OPTION: name}).load().count()
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class RangeReader(DataSourceReader):
         self._options = {name: value for name, value in options.items() if name != OPTION}
         if "spool" not in self._options:
             raise ConfigError("option 'range' needs the option spool, which has the file that it names")
-        self._spool = Spool(self._options["spool"])
+        self._spool = Spool(self._options["spool"], ObjectStorage.of_options(self._options))
 
     def range(self) -> Range:
         """What the option names. Raises ConfigError when it does not name a range."""

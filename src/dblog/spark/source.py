@@ -20,7 +20,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dblog.capture.segments import Limit
-from dblog.capture.spool import Spool
 from dblog.core.event import RESERVED
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
@@ -151,7 +150,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             version = shape.table.version if isinstance(shape, Typed) else None
             engine = Engine(
                 source,
-                Spool(options.spool),
+                options.open_spool(),
                 options.settings,
                 check,
                 version,
@@ -180,7 +179,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Lane)
         options = self._options
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        spool, before = Spool(options.spool), options.settings.before
+        spool, before = options.open_spool(), options.settings.before
         for batch in delivered(partition.work, partition.shape, spool, lambda: options.source, before=before):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
 
