@@ -24,25 +24,33 @@ _NOT_AWAY = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsE
 class Folder:
     """A folder. It can be pickled: the driver and each Spark task open it themselves."""
 
-    uri: str
+    base: str
+    """The path or URL that was given."""
     objects: ObjectStorage = NO_SETTINGS
+    below: str = ""
+    """The names of folders in `base`, as they are: a URL is decoded, and they may have a percent sign."""
 
     @staticmethod
     def of(path: str, context: SinkContext) -> Folder:
         """The folder that a setting names."""
         return Folder(path if "://" in path else str((context.folder / path).absolute()), context.objects)
 
+    @property
+    def uri(self) -> str:
+        return f"{self.base.rstrip('/')}{self.below}" if self.below else self.base
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"uri": self.uri, "objects": self.objects}
+        return {"base": self.base, "objects": self.objects, "below": self.below}
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(f"{self.uri.rstrip('/')}/{name}", self.objects)
+        return Folder(self.base, self.objects, f"{self.below}/{name}")
 
     @cached_property
     def _opened(self) -> tuple[pafs.FileSystem, str]:
         try:
             with self._reached():
-                return self.objects.filesystem(self.uri)
+                files, root = self.objects.filesystem(self.base)
+                return files, f"{root.rstrip('/')}{self.below}" if self.below else root
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(
                 f"the address {self.uri!r} cannot be opened: {error}",

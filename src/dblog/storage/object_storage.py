@@ -44,7 +44,7 @@ REFUSALS = (
 """Words in an error of Arrow's S3 client for which a retry does not help."""
 
 _S3 = re.compile(r"s3[an]?://")
-_OBJECTS = re.compile(r"(s3[an]?|gs|gcs|abfss?)://")
+_OBJECTS = re.compile(r"(s3[an]?|gs|gcs)://")
 _OWN_SETTINGS = re.compile(r"s3[an]?://([^/]*@|[^?]*\?(endpoint_override|region|scheme)=)")
 """A URI with credentials or settings of its own, as Arrow reads them."""
 
@@ -156,7 +156,7 @@ class ObjectStorage:
         if not is_s3(uri) or _OWN_SETTINGS.match(uri):
             found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(s3_uri(uri))
             return found
-        path = s3_uri(uri).removeprefix("s3://").strip("/")
+        path = s3_uri(uri).removeprefix("s3://").rstrip("/")
         bucket = path.partition("/")[0]
         if not bucket:
             raise ValueError("it names no bucket")
