@@ -49,17 +49,19 @@ class Bucket:
         storage = STORAGE.format(endpoint=self.server.storage.endpoint)
         return self.shop.write(*sinks, more=f'folder = "{self.uri}/kept"\n{storage}')
 
-    def life(self, *arguments: str) -> Process:
+    def life(self, *arguments: object) -> Process:
         folder = self.shop.folder / f"life{len(self.shop.lives)}"
         folder.mkdir()
         environment = {
             "SHOP_PASSWORD": self.shop.password,
+            "DBLOG_URL": self.shop.database.url,
+            "DBLOG_STATE": str(self.shop.folder / "elsewhere.db"),
             "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
-            "STORAGE_ACCESS_KEY": str(self.server.storage.access_key),
-            "STORAGE_SECRET_KEY": str(self.server.storage.secret_key),
+            **dict.fromkeys(("STORAGE_ACCESS_KEY", "AWS_ACCESS_KEY_ID"), str(self.server.storage.access_key)),
+            **dict.fromkeys(("STORAGE_SECRET_KEY", "AWS_SECRET_ACCESS_KEY"), str(self.server.storage.secret_key)),
             **quick_spark(),
         }
-        process = Process(folder, "run", self.shop.folder / "shop.toml", *arguments, **environment)
+        process = Process(folder, "run", *arguments, **environment)
         self.shop.lives.append(process)
         return process
 
@@ -67,8 +69,8 @@ class Bucket:
         root = self.uri.removeprefix("s3://")
         return [name.removeprefix(f"{root}/") for name in self.server.objects(f"{self.uri}/{below}")]
 
-    def parquet_events(self) -> list[dict[str, Any]]:
-        found = self.server.objects(f"{self.uri}/parquet/public.t")
+    def parquet_events(self, folder: str = "parquet") -> list[dict[str, Any]]:
+        found = self.server.objects(f"{self.uri}/{folder}/public.t")
         files = [content for name, content in sorted(found.items()) if name.endswith(".parquet")]
         rows = [row for content in files for row in pq.read_table(io.BytesIO(content)).to_pylist()]
         return [event(row["_op"], row["_lsn"], row["_seq"], {"id": row["id"], "n": row["n"]}) for row in rows]
@@ -97,8 +99,17 @@ def check(database: Database, events: list[dict[str, Any]]) -> None:
     assert found == dict(database.execute("select id, n from t"))  # type: ignore[arg-type]
 
 
+def check_nobody_has_seen_the_keys(everything: Bucket) -> None:
+    for process in everything.shop.lives:
+        assert not [secret for secret in everything.secrets if secret in process.stdout + process.stderr]
+    for name, content in everything.server.objects(everything.uri).items():
+        assert not [secret for secret in everything.secrets if secret.encode() in content], name
+    for path in (p for p in everything.shop.folder.rglob("*") if p.is_file() and "spark" not in p.parts):
+        assert not [secret for secret in everything.secrets if secret.encode() in path.read_bytes()], path
+
+
 def test_a_pipeline_goes_on_after_kills_with_all_its_files_in_a_bucket(everything: Bucket) -> None:
-    everything.write()
+    path = everything.write()
     database = everything.shop.database
 
     def changes(number: int) -> None:
@@ -106,14 +117,14 @@ def test_a_pipeline_goes_on_after_kills_with_all_its_files_in_a_bucket(everythin
         database.execute(f"insert into t values ({1000 + number}, {number})")
 
     # 1. killed while the first batches are written
-    with everything.life() as first:
+    with everything.life(path) as first:
         first.until(lambda: any(name.endswith(".parquet") for name in everything.names("parquet")), 240)
         changes(1)
         first.process.kill()
         first.wait()
 
     # 2. killed when both streams have committed a batch
-    with everything.life() as second:
+    with everything.life(path) as second:
         changes(2)
         done = {sink: len(everything.names(f"kept/{sink}/checkpoint/commits")) for sink in ("parquet", "ndjson")}
         for sink, before in done.items():
@@ -124,7 +135,7 @@ def test_a_pipeline_goes_on_after_kills_with_all_its_files_in_a_bucket(everythin
 
     # 3. the rest
     changes(4)
-    with everything.life("--once", "--verbose") as third:
+    with everything.life(path, "--once", "--verbose") as third:
         assert third.wait(240) == 0, third.stderr[-3000:]
     check(database, everything.parquet_events())
     check(database, everything.ndjson_events())
@@ -132,13 +143,19 @@ def test_a_pipeline_goes_on_after_kills_with_all_its_files_in_a_bucket(everythin
     assert not (everything.shop.folder / "shop.dblog").exists()
     assert not any("_temporary" in name or "_writing" in name for name in everything.names("parquet"))
 
-    # 4. nobody has seen the keys
-    for process in everything.shop.lives:
-        assert not [secret for secret in everything.secrets if secret in process.stdout + process.stderr]
-    for name, content in everything.server.objects(everything.uri).items():
-        assert not [secret for secret in everything.secrets if secret.encode() in content], name
-    for path in (p for p in everything.shop.folder.rglob("*") if p.is_file() and "spark" not in p.parts):
-        assert not [secret for secret in everything.secrets if secret.encode() in path.read_bytes()], path
+    check_nobody_has_seen_the_keys(everything)
+
+
+def test_flags_and_the_environment_are_enough(everything: Bucket) -> None:
+    endpoint = f"storageEndpoint={everything.server.storage.endpoint}"
+    flags = ("--table", "t", "--into", f"{everything.uri}/lake", "--option", endpoint, "--once")
+    for number in (1, 2):
+        with everything.life(*flags) as life:
+            assert life.wait(240) == 0, life.stderr[-3000:]
+        check(everything.shop.database, everything.parquet_events("lake"))
+        everything.shop.database.execute(f"update t set n = {number} where id = 5")
+    assert [e["op"] for e in everything.parquet_events("lake") if e["op"] != "read"] == ["update"]
+    check_nobody_has_seen_the_keys(everything)
 
 
 def test_wrong_keys_end_it_before_spark_starts(everything: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

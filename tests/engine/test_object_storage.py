@@ -16,6 +16,7 @@ from dblog.capture import storage
 from dblog.capture.spool import Spool
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
+from dblog.storage.object_storage import ObjectStorage
 from dblog.testing.object_server import ObjectServer
 from dblog.work.tasks import Emit, Log, Select
 from tests.engine.conftest import MakeQuery, on_families, rows_of
@@ -157,6 +158,16 @@ def test_wrong_keys_and_a_missing_bucket_are_clear_errors(object_server: ObjectS
     assert "not-the-secret-key" not in str(refused.value)
     with pytest.raises(SpoolError, match="NO_SUCH_BUCKET"):
         Spool("s3://no-such-bucket/spool", object_server.storage).note("c-0", {})
+
+
+def test_without_keys_those_of_the_environment_are_used(
+    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = object_server.storage
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", str(given.access_key))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", str(given.secret_key))
+    Spool(f"{bucket}/spool", ObjectStorage(given.endpoint)).note("c-0", {"rows": 7})
+    assert Spool(f"{bucket}/spool", given).noted("c-0") == {"rows": 7}
 
 
 def test_no_folders_are_made(spool: Spool, object_server: ObjectServer) -> None:

@@ -139,6 +139,10 @@ class ObjectStorage:
         return {name: _text(value) for name, value in given.items() if value is not None}
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.access_key, self.secret_key, self.session_token)))
+
+    @property
     def in_path(self) -> bool:
         """Whether requests have the bucket in their path."""
         return self.endpoint is not None if self.path_style is None else self.path_style
