@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -67,7 +68,7 @@ class Bucket:
 
     def names(self, below: str) -> list[str]:
         root = self.uri.removeprefix("s3://")
-        return [name.removeprefix(f"{root}/") for name in self.server.objects(f"{self.uri}/{below}")]
+        return [name.removeprefix(f"{root}/") for name in self.server.names(f"{self.uri}/{below}")]
 
     def parquet_events(self, folder: str = "parquet") -> list[dict[str, Any]]:
         found = self.server.objects(f"{self.uri}/{folder}/public.t")
@@ -120,6 +121,10 @@ def test_a_pipeline_goes_on_after_kills_with_all_its_files_in_a_bucket(everythin
     with everything.life(path) as first:
         first.until(lambda: any(name.endswith(".parquet") for name in everything.names("parquet")), 240)
         changes(1)
+        mine = psutil.Process(first.process.pid)
+        shown = [" ".join(process.cmdline()) for process in (mine, *mine.children(recursive=True))]
+        assert any("java" in line for line in shown)
+        assert not [line for line in shown for secret in everything.secrets if secret in line]
         first.process.kill()
         first.wait()
 

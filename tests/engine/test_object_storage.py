@@ -99,6 +99,7 @@ def test_a_file_is_there_when_it_is_whole(spool: Spool, object_server: ObjectSer
 
     staged = spool.stage("c-0", T, read)
     assert spool.staged("c-0") == staged
+    assert spool.size() == sum(map(len, object_server.objects(spool.uri).values())) > 16_000_000
     assert sum(b.num_rows for b in spool.read_chunk("c-0", staged.stamp)[1]) == 2_000_000
 
 
@@ -173,6 +174,6 @@ def test_without_keys_those_of_the_environment_are_used(
 def test_no_folders_are_made(spool: Spool, object_server: ObjectServer) -> None:
     """They would be written by each task, for nothing."""
     spool.note("c-0", {})
-    files, root = object_server.storage.filesystem(spool.uri)
+    files, root = object_server.storage.arrow_filesystem(spool.uri)
     found = files.get_file_info(pafs.FileSelector(root, recursive=True))
     assert {info.path.removeprefix(f"{root}/") for info in found} == {"note", "note/c-0.json"}

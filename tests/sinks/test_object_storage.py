@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -56,7 +57,7 @@ def test_a_batch_of_ndjson_that_is_given_again_replaces_its_files(
     spark: SparkSession, object_server: ObjectServer, bucket: str, tmp_path: Path, scheme: str
 ) -> None:
     path = f"{bucket.replace('s3:', scheme + ':')}/out"
-    files, root = object_server.storage.filesystem(f"{bucket}/out/public.t")
+    files, root = object_server.storage.arrow_filesystem(f"{bucket}/out/public.t")
     for name in (f".{7:020d}-00000-dead.ndjson", f"{7:020d}-00004.ndjson"):  # as an attempt that was killed leaves them
         with files.open_output_stream(f"{root}/{name}") as stream:
             stream.write(b'{"half')
@@ -129,8 +130,9 @@ def test_spark_shows_no_keys_in_its_plans(
 # -- what Spark needs ------------------------------------------------------------------------------------------------
 
 
-def test_spark_fetches_the_s3a_of_its_hadoop(tmp_path: Path) -> None:
-    (release,) = SDK
+def test_spark_fetches_the_s3a_of_its_hadoop() -> None:
+    release = hadoop_release(Path(pyspark.__file__).parent / "jars")
+    assert release in SDK
     found = s3a_settings("s3a://bucket/x", NO_SETTINGS)
     assert found["spark.jars.packages"].split(",")[0] == f"org.apache.hadoop:hadoop-aws:{release}"
     assert "software.amazon.awssdk:bundle" in found["spark.jars.excludes"]

@@ -53,7 +53,10 @@ class Storage:
     def size(self) -> int:
         """Bytes on the spool now."""
         files = self._filesystem()
-        folders = [pafs.FileSelector(f"{self._root}/{name}", allow_not_found=True) for name in FOLDERS]
+        if isinstance(files, pafs.S3FileSystem):  # one request, where each costs
+            folders = [pafs.FileSelector(self._root, allow_not_found=True, recursive=True)]
+        else:
+            folders = [pafs.FileSelector(f"{self._root}/{name}", allow_not_found=True) for name in FOLDERS]
         return sum(info.size or 0 for folder in folders for info in files.get_file_info(folder))
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -67,7 +70,7 @@ class Storage:
         if self._fs is None:
             try:
                 if "://" in self.uri:
-                    files, self._root = self._objects.filesystem(self.uri)
+                    files, self._root = self._objects.arrow_filesystem(self.uri)
                 else:
                     files, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
                     os.makedirs(self._root, mode=0o700, exist_ok=True)  # other users must not read the rows

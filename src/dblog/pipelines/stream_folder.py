@@ -85,7 +85,7 @@ class StreamFolder:
 
     @cached_property
     def _opened(self) -> tuple[pafs.FileSystem, str]:
-        return self._objects.filesystem(self.uri)
+        return self._objects.arrow_filesystem(self.uri)
 
     def _read(self, name: str) -> str | None:
         try:

@@ -49,7 +49,7 @@ class Folder:
     def _opened(self) -> tuple[pafs.FileSystem, str]:
         try:
             with self._reached():
-                files, root = self.objects.filesystem(self.base)
+                files, root = self.objects.arrow_filesystem(self.base)
                 return files, f"{root.rstrip('/')}{self.below}" if self.below else root
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(

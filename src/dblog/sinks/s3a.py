@@ -21,8 +21,8 @@ from dblog.storage.object_storage import ObjectStorage, is_s3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SDK: Mapping[str, str] = {"3.5.0": "2.35.4"}
-"""The release of AWS' SDK that S3A was built with, by the release of Hadoop."""
+SDK: Mapping[str, str] = {"3.4.1": "2.29.52", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+"""A release of AWS' SDK that S3A works with, by the release of Hadoop: those of PySpark 4.0, 4.1, and 4.2 and 4.3."""
 PARTS = ("s3", "s3-transfer-manager", "sts")
 """The parts of the SDK that S3A uses."""
 LEFT_OUT = ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*")

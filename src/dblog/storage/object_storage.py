@@ -1,6 +1,6 @@
 """One set of credentials for object storage, in the words of each client that uses it.
 
-    filesystem(uri)        Arrow: the spool, the sinks ndjson and http, what is read of checkpoints
+    arrow_filesystem(uri)  Arrow: the spool, the sinks ndjson and http, what is read of checkpoints
     hadoop_settings()      Hadoop's S3A: Spark's checkpoint, the sink parquet, lakes that Spark writes
     delta_options()        delta-rs: `storage_options`
     iceberg_properties()   pyiceberg: properties of a catalog
@@ -153,7 +153,7 @@ class ObjectStorage:
 
     # -- the clients -----------------------------------------------------------------------------------------------
 
-    def filesystem(self, uri: str, **more: Any) -> tuple[pafs.FileSystem, str]:
+    def arrow_filesystem(self, uri: str, **more: Any) -> tuple[pafs.FileSystem, str]:
         """Arrow's file system of a path or URI, and the path in it. Raises ValueError, OSError."""
         if "://" not in uri:
             return pafs.LocalFileSystem(), uri

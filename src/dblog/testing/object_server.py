@@ -65,16 +65,20 @@ class ObjectServer(OwnServer):
 
     def make_bucket(self, name: str) -> str:
         """Create a bucket; its URI."""
-        files, _ = self.storage.filesystem(f"s3://{name}", allow_bucket_creation=True)
+        files, _ = self.storage.arrow_filesystem(f"s3://{name}", allow_bucket_creation=True)
         files.create_dir(name)
         return f"s3://{name}"
 
-    def objects(self, uri: str) -> dict[str, bytes]:
-        """The objects below a URI, by their names in the bucket."""
-        files, root = self.storage.filesystem(uri)
+    def names(self, uri: str) -> list[str]:
+        """The names, in the bucket, of the objects below a URI."""
+        files, root = self.storage.arrow_filesystem(uri)
         found = files.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
-        names = [info.path for info in found if info.type == pafs.FileType.File]
-        return {name: files.open_input_stream(name).read() for name in names}
+        return [info.path for info in found if info.type == pafs.FileType.File]
+
+    def objects(self, uri: str) -> dict[str, bytes]:
+        """The objects below a URI, by their names in the bucket. None may be removed meanwhile."""
+        files, _ = self.storage.arrow_filesystem(uri)
+        return {name: files.open_input_stream(name).read() for name in self.names(uri)}
 
     def _prepare(self) -> None:
         self._home = home = Path(tempfile.mkdtemp(prefix="dblog-s3-"))

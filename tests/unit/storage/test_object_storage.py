@@ -102,12 +102,12 @@ def test_each_client_is_told_in_its_own_words() -> None:
 )
 def test_what_follows_the_scheme_is_taken_as_it_is(uri: str, path: str) -> None:
     """As Hadoop does. Arrow would decode it: two tables would share a folder."""
-    files, found = HERE.filesystem(uri)
+    files, found = HERE.arrow_filesystem(uri)
     assert (type(files), found) == (pafs.S3FileSystem, path)
 
 
 def test_the_connections_of_a_client_are_shared() -> None:
-    assert HERE.filesystem("s3://a/b")[0] is HERE.filesystem("s3a://c/d")[0]
+    assert HERE.arrow_filesystem("s3://a/b")[0] is HERE.arrow_filesystem("s3a://c/d")[0]
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_the_connections_of_a_client_are_shared() -> None:
     ["s3://a:b@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=x", "s3a://bucket/x?region=eu-west-1"],
 )
 def test_a_uri_with_settings_of_its_own_is_read_by_arrow(uri: str) -> None:
-    files, path = HERE.filesystem(uri)
+    files, path = HERE.arrow_filesystem(uri)
     assert (type(files), path) == (pafs.S3FileSystem, "bucket/x")
-    assert files is not HERE.filesystem("s3://bucket/x")[0]
+    assert files is not HERE.arrow_filesystem("s3://bucket/x")[0]
 
 
 def test_other_files_are_as_before(tmp_path: Any) -> None:
-    assert HERE.filesystem(str(tmp_path))[1] == str(tmp_path)
-    assert HERE.filesystem(f"file://{tmp_path}")[1] == str(tmp_path)
+    assert HERE.arrow_filesystem(str(tmp_path))[1] == str(tmp_path)
+    assert HERE.arrow_filesystem(f"file://{tmp_path}")[1] == str(tmp_path)
     with pytest.raises(ValueError, match="no bucket"):
-        HERE.filesystem("s3:///x")
+        HERE.arrow_filesystem("s3:///x")
 
 
 def test_schemes() -> None:
