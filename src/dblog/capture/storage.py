@@ -18,7 +18,7 @@ import pyarrow.ipc as ipc
 
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
-from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage, is_on_s3
 
 FOLDERS = ("log", "chunk", "note", "range")
 
@@ -53,7 +53,7 @@ class Storage:
     def size(self) -> int:
         """Bytes on the spool now."""
         files = self._filesystem()
-        if isinstance(files, pafs.S3FileSystem):  # one request, where each costs
+        if is_on_s3(files):  # one request, where each costs
             folders = [pafs.FileSelector(self._root, allow_not_found=True, recursive=True)]
         else:
             folders = [pafs.FileSelector(f"{self._root}/{name}", allow_not_found=True) for name in FOLDERS]
@@ -74,7 +74,7 @@ class Storage:
                 else:
                     files, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
                     os.makedirs(self._root, mode=0o700, exist_ok=True)  # other users must not read the rows
-                if isinstance(files, pafs.S3FileSystem):  # it needs no folders
+                if is_on_s3(files):  # it needs no folders
                     files.get_file_info(f"{self._root}/batch.json")
                 else:
                     for folder in FOLDERS:
@@ -134,7 +134,7 @@ class Storage:
         """The table's schema and the batches of an Arrow file; only some columns when named."""
         with self._guarded("read", path):
             file = self._filesystem().open_input_file(path)
-            if isinstance(self._filesystem(), pafs.S3FileSystem) and file.size() <= AT_ONCE:
+            if is_on_s3(self._filesystem()) and file.size() <= AT_ONCE:
                 file = pa.BufferReader(file.read_buffer())
             reader = ipc.open_file(file)
             full = reader.schema

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError
 from dblog.sinks.s3a import s3a_settings
-from dblog.storage.object_storage import ObjectStorage
+from dblog.storage.object_storage import ObjectStorage, is_on_s3
 
 NAME = "stream"
 """The file that holds the name of the stream."""
@@ -46,7 +46,7 @@ class StreamFolder:
             Path(self.uri).chmod(0o700)  # an earlier release may have created it
         with self._reached("write"):
             files, root = self._opened
-            if not isinstance(files, pafs.S3FileSystem):
+            if not is_on_s3(files):
                 files.create_dir(root, recursive=True)
             with files.open_output_stream(f"{root}/{NAME}") as stream:
                 stream.write(f"{name}\n".encode())

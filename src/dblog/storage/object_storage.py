@@ -28,9 +28,6 @@ CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 60.0
 """How long Arrow's client waits for an answer that does not come. Its own 3 s is too short for a large copy."""
 
-_ONE_REQUEST = {"allow_delayed_open": True} if "allow_delayed_open" in (pafs.S3FileSystem.__doc__ or "") else {}
-"""With it a small file is written by one request instead of three. Older releases of Arrow do not have it."""
-
 REFUSALS = (
     "ACCESS_DENIED",
     "INVALID_ACCESS_KEY_ID",
@@ -56,6 +53,11 @@ def is_s3(uri: str) -> bool:
 def has_no_rename(uri: str) -> bool:
     """Whether a URI is of an object store. There, to move a folder is to copy its files one by one."""
     return _OBJECTS.match(uri) is not None
+
+
+def is_on_s3(files: pafs.FileSystem) -> bool:
+    """Whether Arrow's file system is that of S3, which not every build of Arrow has."""
+    return bool(files.type_name == "s3")
 
 
 def s3_uri(uri: str, scheme: str = "s3") -> str:
@@ -224,6 +226,8 @@ def _s3_filesystem(storage: ObjectStorage, bucket: str, more: tuple[tuple[str, A
     """A client, which keeps its connections. AWS is asked for the bucket's region if none is given."""
     endpoint = (storage.endpoint or "").rstrip("/")
     region = storage.region or ("us-east-1" if endpoint else pafs.resolve_s3_region(bucket))
+    if "allow_delayed_open" in (pafs.S3FileSystem.__doc__ or ""):  # older releases of Arrow do not have it
+        more = (("allow_delayed_open", True), *more)  # a small file is written by one request instead of three
     return pafs.S3FileSystem(
         access_key=storage.access_key,
         secret_key=storage.secret_key,
@@ -234,7 +238,6 @@ def _s3_filesystem(storage: ObjectStorage, bucket: str, more: tuple[tuple[str, A
         force_virtual_addressing=not storage.in_path,
         connect_timeout=CONNECT_SECONDS,
         request_timeout=REQUEST_SECONDS,
-        **_ONE_REQUEST,
         **dict(more),
     )
 
