@@ -18,7 +18,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dblog.capture.segments import Limit
-from dblog.capture.spool import Spool
 from dblog.core.event import RESERVED
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
@@ -165,7 +164,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             version = shape.table.version if isinstance(shape, Typed) else None
             engine = Engine(
                 source,
-                Spool(options.spool),
+                options.open_spool(),
                 options.settings,
                 check,
                 version,
@@ -196,7 +195,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Lane)
         options = self._options
         arrow = to_arrow_schema(self._schema)
-        spool, before = Spool(options.spool), options.settings.before
+        spool, before = options.open_spool(), options.settings.before
         for batch in delivered(partition.work, partition.shape, spool, lambda: options.source, before=before):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
 

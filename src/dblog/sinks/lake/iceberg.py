@@ -77,9 +77,9 @@ class IcebergSink(LakeSink):
         return IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
 
     def _options(self) -> Mapping[str, str]:
-        """The options of the catalog for pyiceberg."""
-        options = dict(self.given["options"])
-        kind = catalog_type(options)
+        """The options of the catalog for pyiceberg, and how it reaches object storage."""
+        kind = catalog_type(self.given["options"])
+        options = {**self.context.objects.iceberg_properties(), **self.given["options"]}
         if self.given["path"] is None:
             return {"type": str(kind), **options}
         uri = Folder.of(self.given["path"], self.context).uri
