@@ -51,6 +51,7 @@ def test_catalogs_that_pyiceberg_knows_are_written_natively(tmp_path: Path, opti
         ({"type": "hadoop", "warehouse": "/w"}, "no catalog of the type 'hadoop'"),
         ({"type": "jdbc", "uri": "jdbc:postgresql://h/d"}, "no catalog of the type 'jdbc'"),
         ({"catalog-impl": "org.example.Own"}, "no catalog of the type 'org.example.Own'"),
+        ({"warehouse": "/w"}, "its options have no type"),
         ({}, "Spark's own settings define the catalog"),
     ],
 )
@@ -127,6 +128,14 @@ def test_spark_opens_a_catalog_in_a_database_by_jdbc(tmp_path: Path, uri: str, e
     assert found == {"type": "jdbc", "cache-enabled": "false", **expected}
 
 
-def test_spark_refuses_a_catalog_in_another_database(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'sql' in 'mysql'"):
-        of_catalog(tmp_path, writer="spark", type="sql", uri="mysql://h/d").check()
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"uri": "https://catalog.example"}, {"type": "rest", "uri": "https://catalog.example"}),
+        ({"catalog-impl": "org.example.Own"}, {"catalog-impl": "org.example.Own"}),
+        ({"warehouse": "/w"}, {"warehouse": "/w"}),
+        ({}, {}),
+    ],
+)
+def test_spark_is_told_the_type_of_a_catalog(tmp_path: Path, options: dict[str, str], expected: dict[str, str]) -> None:
+    assert in_spark(of_catalog(tmp_path, writer="spark", **options)) == {"cache-enabled": "false", **expected}

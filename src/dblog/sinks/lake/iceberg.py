@@ -33,7 +33,7 @@ class IcebergSink(LakeSink):
         if kind is not None:
             return None if kind in NATIVE else f"pyiceberg has no catalog of the type {kind!r}"
         if self.given["path"] is None:
-            return "Spark's own settings define the catalog"
+            return "its options have no type" if self.given["options"] else "Spark's own settings define the catalog"
         folder = self._folder
         if folder is not None and any(folder.glob("*/*/metadata/version-hint.text")):
             return "the folder has tables of Spark's writer (a catalog of the type 'hadoop')"
