@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ class Bucket:
         storage = STORAGE.format(endpoint=self.server.storage.endpoint)
         return self.shop.write(*sinks, more=f'folder = "{self.uri}/kept"\n{storage}')
 
-    def life(self, *arguments: object) -> Process:
+    def life(self, *arguments: object, keys: tuple[str, str] = ("STORAGE_ACCESS_KEY", "STORAGE_SECRET_KEY")) -> Process:
+        """A life of the program, with the keys in these variables of its environment."""
         folder = self.shop.folder / f"life{len(self.shop.lives)}"
         folder.mkdir()
         environment = {
@@ -58,8 +60,8 @@ class Bucket:
             "DBLOG_URL": self.shop.database.url,
             "DBLOG_STATE": str(self.shop.folder / "elsewhere.db"),
             "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
-            **dict.fromkeys(("STORAGE_ACCESS_KEY", "AWS_ACCESS_KEY_ID"), str(self.server.storage.access_key)),
-            **dict.fromkeys(("STORAGE_SECRET_KEY", "AWS_SECRET_ACCESS_KEY"), str(self.server.storage.secret_key)),
+            keys[0]: str(self.server.storage.access_key),
+            keys[1]: str(self.server.storage.secret_key),
             **quick_spark(),
         }
         process = Process(folder, "run", *arguments, **environment)
@@ -92,6 +94,16 @@ def everything(shop: Shop, object_server: ObjectServer, bucket: str) -> Bucket:
     return Bucket(shop, object_server, bucket)
 
 
+def command_lines(life: Process) -> list[str]:
+    """The command lines of a life's processes, which everybody on the machine can see."""
+    found = []
+    mine = psutil.Process(life.process.pid)
+    for process in (mine, *mine.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
 def check(database: Database, events: list[dict[str, Any]]) -> None:
     """Each change is there once, and together they give the table's rows."""
     changes = [(e["lsn"], e["seq"]) for e in events if e["op"] != "read"]
@@ -121,8 +133,7 @@ def test_a_pipeline_goes_on_after_kills_with_all_its_files_in_a_bucket(everythin
     with everything.life(path) as first:
         first.until(lambda: any(name.endswith(".parquet") for name in everything.names("parquet")), 240)
         changes(1)
-        mine = psutil.Process(first.process.pid)
-        shown = [" ".join(process.cmdline()) for process in (mine, *mine.children(recursive=True))]
+        shown = command_lines(first)
         assert any("java" in line for line in shown)
         assert not [line for line in shown for secret in everything.secrets if secret in line]
         first.process.kill()
@@ -155,7 +166,7 @@ def test_flags_and_the_environment_are_enough(everything: Bucket) -> None:
     endpoint = f"storageEndpoint={everything.server.storage.endpoint}"
     flags = ("--table", "t", "--into", f"{everything.uri}/lake", "--option", endpoint, "--once")
     for number in (1, 2):
-        with everything.life(*flags) as life:
+        with everything.life(*flags, keys=("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")) as life:
             assert life.wait(240) == 0, life.stderr[-3000:]
         check(everything.shop.database, everything.parquet_events("lake"))
         everything.shop.database.execute(f"update t set n = {number} where id = 5")

@@ -14,9 +14,11 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from dblog.core.offset import Offset
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
+from dblog.pipelines.stream_folder import StreamFolder
 from dblog.sinks.base import Sink, SinkContext
 from dblog.sinks.http import HttpSink
 from dblog.sinks.ndjson import NdjsonSink
@@ -125,6 +127,32 @@ def test_spark_shows_no_keys_in_its_plans(
     plan = stream.options(**storage.options()).load()._jdf.queryExecution()  # type: ignore[operator]
     shown = f"{plan.toString()} {plan.logical().treeString()}"
     assert not [secret for secret in (storage.access_key, storage.secret_key) if secret and secret in shown]
+
+
+def test_the_folder_of_a_stream_can_be_in_a_bucket(object_server: ObjectServer, bucket: str) -> None:
+    folder = StreamFolder(f"{bucket}/kept", "lake", object_server.storage)
+    assert (folder.name(), folder.resume_offset()) == (None, None)
+    folder.remove_checkpoint()
+    folder.make("shop")
+    files, root = object_server.storage.arrow_filesystem(folder.checkpoint)
+    for name in ("offsets/3", "offsets/4", "commits/3"):
+        with files.open_output_stream(f"{root}/{name}") as stream:
+            stream.write(f"v1\n{{}}\n{json.dumps(Offset(position=int(name[-1])).to_json())}".encode())
+    again = StreamFolder(f"{bucket.replace('s3:', 's3a:')}/kept/", "lake", object_server.storage)
+    assert again.name() == "shop"
+    assert again.resume_offset() == Offset(position=3)
+    again.remove_checkpoint()
+    assert object_server.names(bucket) == [f"{bucket.removeprefix('s3://')}/kept/lake/stream"]
+
+
+def test_the_folder_of_a_stream_that_is_away_is_not_taken_for_a_new_one(
+    object_server: ObjectServer, bucket: str
+) -> None:
+    folder = StreamFolder(f"{bucket}/kept", "lake", object_server.storage)
+    object_server.kill()
+    for ask in (folder.name, folder.resume_offset):
+        with pytest.raises(ConfigError, match="NETWORK_CONNECTION"):
+            ask()
 
 
 # -- what Spark needs ------------------------------------------------------------------------------------------------
