@@ -34,6 +34,7 @@ from dblog.spark.versions import (
     ReadLimit,
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
+    check_planned,
     for_this_spark,
     to_arrow_schema,
 )
@@ -129,6 +130,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             engine.drain()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        check_planned(start, end)
         between = Offset.from_json(start), Offset.from_json(end)
         with self._reporting() as (engine, shape):
             if self._options.ranges:
