@@ -48,9 +48,10 @@ def test_catalogs_that_pyiceberg_knows_are_written_natively(tmp_path: Path, opti
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"type": "hadoop", "warehouse": "/w"}, "no catalog of the type 'hadoop'"),
-        ({"type": "jdbc", "uri": "jdbc:postgresql://h/d"}, "no catalog of the type 'jdbc'"),
-        ({"catalog-impl": "org.example.Own"}, "no catalog of the type 'org.example.Own'"),
+        ({"type": "hadoop", "warehouse": "/w"}, "a catalog of the type 'hadoop'"),
+        ({"type": "jdbc", "uri": "jdbc:postgresql://h/d"}, "a catalog of the type 'jdbc'"),
+        ({"type": "dynamodb"}, "a catalog of the type 'dynamodb'"),
+        ({"catalog-impl": "org.example.Own"}, "a catalog of the type 'org.example.Own'"),
         ({"warehouse": "/w"}, "its options have no type"),
         ({}, "Spark's own settings define the catalog"),
     ],

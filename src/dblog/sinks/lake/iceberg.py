@@ -14,8 +14,8 @@ from dblog.sinks.lake.sink import LakeSink
 if TYPE_CHECKING:
     from dblog.sinks.lake.native.iceberg import IcebergCatalog
 
-NATIVE = ("rest", "sql", "glue", "hive", "dynamodb")
-"""Types of catalogs that pyiceberg can open."""
+NATIVE = ("rest", "sql", "glue", "hive")
+"""Types of catalogs in which pyiceberg can commit."""
 OWN = "catalog.db"
 """The SQLite database of a catalog in a folder."""
 
@@ -31,7 +31,7 @@ class IcebergSink(LakeSink):
     def _not_native(self) -> str | None:
         kind = catalog_type(self.given["options"])
         if kind is not None:
-            return None if kind in NATIVE else f"pyiceberg has no catalog of the type {kind!r}"
+            return None if kind in NATIVE else f"pyiceberg cannot commit to a catalog of the type {kind!r}"
         if self.given["path"] is None:
             return "its options have no type" if self.given["options"] else "Spark's own settings define the catalog"
         folder = self._folder
