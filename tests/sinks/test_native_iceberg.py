@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from dblog.errors import SinkUnreachable
 from dblog.sinks.lake.native import iceberg, writer
 from dblog.testing.iceberg_rest import IcebergRest, find_iceberg_rest
-from tests.sinks.lakes import Lake, LakeSuite, NativeIceberg, RestIceberg, Source, change, read
+from tests.families import AnyDatabase
+from tests.sinks.lakes import CatalogIceberg, Lake, LakeSuite, NativeIceberg, Source, change, read
 from tests.sinks.suite import SinkSuite
 from tests.sinks.target import Target
 
@@ -97,7 +98,22 @@ def rest() -> Iterator[IcebergRest]:
 class TestNativeIcebergInRest(TestNativeIceberg):
     @pytest.fixture
     def target(self, tmp_path: Path, spark: SparkSession, rest: IcebergRest) -> Lake:
-        return RestIceberg(tmp_path, spark, rest.uri)
+        return CatalogIceberg(tmp_path, spark, type="rest", uri=rest.uri)
+
+
+@pytest.mark.server
+class TestNativeIcebergInPostgres:
+    """The catalog's own tests: the rest does not depend on where the catalog is."""
+
+    opened, state, batch = LakeSuite.opened, LakeSuite.state, LakeSuite.batch
+    test_again = LakeSuite.test_a_batch_that_comes_again_changes_nothing
+    test_columns = LakeSuite.test_columns_follow_the_source
+    test_foreign = TestNativeIceberg.test_a_foreign_writer_beside_ours_is_not_overwritten
+
+    @pytest.fixture
+    def target(self, tmp_path: Path, spark: SparkSession, database: AnyDatabase) -> Lake:
+        uri = database.url.replace("postgresql://", "postgresql+psycopg2://")
+        return CatalogIceberg(tmp_path, spark, type="sql", uri=uri, warehouse=str(tmp_path))
 
 
 class TestNativeIcebergPipeline(SinkSuite):

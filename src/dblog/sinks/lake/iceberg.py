@@ -24,6 +24,8 @@ class IcebergSink(LakeSink):
     """Writes Iceberg tables."""
 
     format = "iceberg"
+    _tables: IcebergCatalog | None = None
+    """The tables of the native writer, while it is open."""
 
     def _spark_tables(self) -> IcebergBySpark:
         return IcebergBySpark(self.given, self.context)
@@ -74,7 +76,12 @@ class IcebergSink(LakeSink):
             catalog = OpenCatalog(name, self._options(), self._folder)
         except ImportError as error:
             raise ConfigError(f"sink 'iceberg' needs {error.name}", hint="pip install 'dblog[iceberg]'") from None
-        return IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
+        self._tables = IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
+        return self._tables
+
+    def close(self) -> None:
+        if self._tables is not None:
+            self._tables.close()
 
     def _options(self) -> Mapping[str, str]:
         """The options of the catalog for pyiceberg."""
