@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog.testing.iceberg_rest import IcebergRest, find_iceberg_rest
-from tests.sinks.lakes import Lake, LakeSuite, RestIceberg, Source, change, lake_session, needs, read
+from tests.sinks.lakes import CatalogIceberg, Lake, LakeSuite, Source, change, lake_session, needs, read
 from tests.sinks.target import Row
 
 pytestmark = [
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-class BySpark(RestIceberg):
+class BySpark(CatalogIceberg):
     """Written by Spark, and read by pyiceberg."""
 
     writer = "spark"
@@ -35,13 +35,13 @@ def rest() -> Iterator[IcebergRest]:
 @pytest.fixture(scope="module")
 def spark(rest: IcebergRest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("iceberg")
-    yield from lake_session(BySpark(folder, None, rest.uri).make(folder), folder)
+    yield from lake_session(BySpark(folder, None, type="rest", uri=rest.uri).make(folder), folder)
 
 
 class TestIcebergInRest(LakeSuite):
     @pytest.fixture
     def target(self, tmp_path: Path, spark: SparkSession, rest: IcebergRest) -> Lake:
-        return BySpark(tmp_path, spark, rest.uri)
+        return BySpark(tmp_path, spark, type="rest", uri=rest.uri)
 
     @pytest.mark.parametrize("writes", ["copy-on-write", "merge-on-read"])
     @pytest.mark.parametrize("mode", ["current", "history"])

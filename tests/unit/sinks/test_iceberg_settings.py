@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dblog.core.schema import TableName
 from dblog.core.settings import read_settings
 from dblog.errors import ConfigError, SinkUnreachable
 from dblog.sinks.base import SinkContext
@@ -48,9 +49,10 @@ def test_catalogs_that_pyiceberg_knows_are_written_natively(tmp_path: Path, opti
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"type": "hadoop", "warehouse": "/w"}, "no catalog of the type 'hadoop'"),
-        ({"type": "jdbc", "uri": "jdbc:postgresql://h/d"}, "no catalog of the type 'jdbc'"),
-        ({"catalog-impl": "org.example.Own"}, "no catalog of the type 'org.example.Own'"),
+        ({"type": "hadoop", "warehouse": "/w"}, "a catalog of the type 'hadoop'"),
+        ({"type": "jdbc", "uri": "jdbc:postgresql://h/d"}, "a catalog of the type 'jdbc'"),
+        ({"type": "dynamodb"}, "a catalog of the type 'dynamodb'"),
+        ({"catalog-impl": "org.example.Own"}, "a catalog of the type 'org.example.Own'"),
         ({"warehouse": "/w"}, "its options have no type"),
         ({}, "Spark's own settings define the catalog"),
     ],
@@ -139,3 +141,13 @@ def test_spark_opens_a_catalog_in_a_database_by_jdbc(tmp_path: Path, uri: str, e
 )
 def test_spark_is_told_the_type_of_a_catalog(tmp_path: Path, options: dict[str, str], expected: dict[str, str]) -> None:
     assert in_spark(of_catalog(tmp_path, writer="spark", **options)) == {"cache-enabled": "false", **expected}
+
+
+def test_a_closed_sink_has_no_connection_to_its_catalog(tmp_path: Path) -> None:
+    found = sink(tmp_path, path="lake")
+    tables = found._native_tables()
+    assert tables.find(TableName("public", "t")) is None
+    engine = tables._catalog.tables.engine  # type: ignore[attr-defined]
+    assert engine.pool.checkedin() == 1
+    found.close()
+    assert engine.pool.checkedin() == 0

@@ -14,8 +14,8 @@ from dblog.sinks.lake.sink import LakeSink
 if TYPE_CHECKING:
     from dblog.sinks.lake.native.iceberg import IcebergCatalog
 
-NATIVE = ("rest", "sql", "glue", "hive", "dynamodb")
-"""Types of catalogs that pyiceberg can open."""
+NATIVE = ("rest", "sql", "glue", "hive")
+"""Types of catalogs in which pyiceberg can commit."""
 OWN = "catalog.db"
 """The SQLite database of a catalog in a folder."""
 
@@ -24,6 +24,8 @@ class IcebergSink(LakeSink):
     """Writes Iceberg tables."""
 
     format = "iceberg"
+    _tables: IcebergCatalog | None = None
+    """The tables of the native writer, while it is open."""
 
     def _spark_tables(self) -> IcebergBySpark:
         return IcebergBySpark(self.given, self.context)
@@ -31,7 +33,7 @@ class IcebergSink(LakeSink):
     def _not_native(self) -> str | None:
         kind = catalog_type(self.given["options"])
         if kind is not None:
-            return None if kind in NATIVE else f"pyiceberg has no catalog of the type {kind!r}"
+            return None if kind in NATIVE else f"pyiceberg cannot commit to a catalog of the type {kind!r}"
         if self.given["path"] is None:
             return "its options have no type" if self.given["options"] else "Spark's own settings define the catalog"
         folder = self._folder
@@ -74,7 +76,12 @@ class IcebergSink(LakeSink):
             catalog = OpenCatalog(name, self._options(), self._folder)
         except ImportError as error:
             raise ConfigError(f"sink 'iceberg' needs {error.name}", hint="pip install 'dblog[iceberg]'") from None
-        return IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
+        self._tables = IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
+        return self._tables
+
+    def close(self) -> None:
+        if self._tables is not None:
+            self._tables.close()
 
     def _options(self) -> Mapping[str, str]:
         """The options of the catalog for pyiceberg, and how it reaches object storage."""

@@ -58,6 +58,10 @@ class IcebergCatalog(NativeTables):
     def check(self) -> None:
         """Open the catalog. Raises ConfigError if its options are wrong, SinkUnreachable if it does not answer."""
         self._catalog.tables  # noqa: B018
+        self.close()
+
+    def close(self) -> None:
+        self._catalog.close()
 
     def name(self, table: TableName) -> str:
         return ".".join((self._catalog.name, *self._identifier(table)))
