@@ -20,7 +20,8 @@ from dblog.cli.spark import own_console, spark_session
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
 from dblog.pipelines.config import Config
 from dblog.pipelines.readiness import StreamFindings, check_streams, check_surroundings
-from dblog.pipelines.running import DRAIN_SECONDS, Stream, spark_settings, streams_of
+from dblog.pipelines.running import DRAIN_SECONDS, Stream, streams_of
+from dblog.pipelines.spark_settings import spark_settings
 from dblog.sinks.s3a import give_credentials
 from dblog.spark.local import quiet
 from dblog.state import open_store

@@ -21,7 +21,7 @@ from dblog.errors import ConfigError, DBLogError, NotFound, SinkError, SinkUnrea
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
 from dblog.pipelines.reached import Reached, reached_by
-from dblog.pipelines.report import Report
+from dblog.pipelines.report import Report, facts_of
 from dblog.pipelines.restart import Restarts, may_pass
 from dblog.pipelines.secrets import Secret, hiding
 from dblog.pipelines.stream_folder import StreamFolder
@@ -44,9 +44,6 @@ SETTLE_LOOK_SECONDS = 1
 _STARTING = threading.Lock()
 """Held while a stream starts, so that they start one after the other. Spark gives a Python process ten seconds to
 start; many at the same time take longer."""
-
-JOINED = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
-"""Settings of Spark that are lists: the values of several sinks are joined."""
 
 Told = Callable[[str, str], None]
 """Takes the name of a sink and a message about its stream."""
@@ -107,6 +104,10 @@ class Stream:
             return None
         except DBLogError as error:
             return self._said(error)
+
+    def facts(self) -> dict[str, str]:
+        """What the sink says about itself, without secrets."""
+        return facts_of(self.sink, self._hidden)
 
     def set_throttle(self, throttle: Mapping[str, Any]) -> None:
         if throttle and self.read.state != "off":
@@ -227,6 +228,7 @@ class Stream:
             self._before = self._last.changes, self._last.rows
         if not self._open(spark):
             return
+        self.report.sink_says(self.facts())
         self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away)
         with _STARTING:
             query = self._query = self._started(spark, once)
@@ -299,6 +301,7 @@ class Stream:
             finally:
                 self._begun |= self._delivery.begun
             self._taken = number
+            self.report.sink_says(self.facts())
             self._say_running()
         except Exception as error:
             self._failure = plain(error)
@@ -361,25 +364,6 @@ def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[S
             hint="leave it out: each sink then gets its own",
         )
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
-
-
-def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
-    """Settings of Spark that the sinks need. Raises ConfigError when two sinks need different values."""
-    merged: dict[str, str] = {"spark.scheduler.mode": "FAIR"}
-    by: dict[str, str] = {}
-    for stream in streams:
-        for name, value in [*stream.sink.spark_settings.items(), *stream.folder.spark_settings().items()]:
-            if name in JOINED and name in merged:
-                merged[name] = ",".join(dict.fromkeys([*merged[name].split(","), *value.split(",")]))
-            elif name in by and merged[name] != value:
-                raise ConfigError(
-                    f"sinks {by[name]!r} and {stream.sink_name!r} need different values of {name!r}",
-                    hint="run them as two pipelines, in two files",
-                )
-            else:
-                merged[name] = value
-            by.setdefault(name, stream.sink_name)
-    return merged
 
 
 def _stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:

@@ -179,6 +179,12 @@ class Sink(ABC):
         `spark.sql.extensions` of several sinks are joined."""
         return {}
 
+    def facts(self) -> Mapping[str, str]:
+        """What users should know about how the sink writes, as short texts by short names. `dblog check` asks for it
+        after `check`; while the pipeline runs, `dblog status` shows what it returns after each batch. It must be quick:
+        it is not the place to ask the target."""
+        return {}
+
     def check(self) -> None:
         """Check settings and target before the stream starts. Raises ConfigError, SinkError or SinkUnreachable."""
         return
