@@ -128,6 +128,8 @@ class LakeSink(Sink):
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
+        if self._native is not None:
+            self._native.refresh([table.schema.table for table in batch.tables])
         native = [table for table in batch.tables if self._is_native(table.schema.table)]
         others = [table for table in batch.tables if table not in native]
         if native:
@@ -148,7 +150,7 @@ class LakeSink(Sink):
         """The writer of a table, and why."""
         if self._native is None:
             return "spark", self._not_native() or 'writer = "spark"'
-        found = self._native.find(table)
+        found = self._native.known(table)
         if found is not None and (why := found.unsupported) is not None:
             if self._other is None:
                 raise SinkError(

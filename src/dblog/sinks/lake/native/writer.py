@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -69,46 +69,53 @@ class NativeWriter:
         self._changes = schema_changes
         self._known: dict[TableName, LakeTable] = {}
         self._marks: dict[TableName, BatchMark] = {}
-        self._using = threading.Lock()
 
     def name(self, table: TableName) -> str:
         """The table in the lake, for messages."""
         return self._tables.name(table)
 
-    def find(self, table: TableName) -> LakeTable | None:
-        """The table as it is now; None if it does not exist. It is opened once and refreshed after that."""
-        with self._using:
-            known = self._known.get(table)
+    def refresh(self, tables: Sequence[TableName]) -> None:
+        """Look at tables as they are now, before a batch is written. A table is opened once, and then refreshed."""
+        with self._forgetting(tables):
+            _side_by_side(self._refresh, tables)
+
+    def _refresh(self, table: TableName) -> None:
+        known = self._known.get(table)
         if known is not None:
             known.refresh()
-            return known
-        found = self._tables.find(table)
-        if found is not None:
-            with self._using:
-                self._known[table] = found
-        return found
+        elif (found := self._tables.find(table)) is not None:
+            self._known[table] = found
+
+    def known(self, table: TableName) -> LakeTable | None:
+        """The table as the last `refresh` has found it; None if it does not exist."""
+        return self._known.get(table)
 
     def forget(self, table: TableName) -> None:
         """Read the table's definition and mark again when it is written next."""
-        with self._using:
-            self._known.pop(table, None)
-            self._marks.pop(table, None)
+        self._known.pop(table, None)
+        self._marks.pop(table, None)
+
+    @contextmanager
+    def _forgetting(self, tables: Sequence[TableName]) -> Iterator[None]:
+        """Around work on tables: forget them if it fails."""
+        try:
+            yield
+        except BaseException:
+            for table in tables:
+                self.forget(table)
+            raise
 
     def write(self, batch: Batch, tables: Sequence[TableBatch]) -> None:
-        """Write the tables of a batch: all of them, or so that writing it again completes them."""
-        try:
+        """Write the tables of a batch, after `refresh`: all of them, or so that writing it again completes them."""
+        with self._forgetting([table.schema.table for table in tables]):
             opened = [found for found in _side_by_side(lambda t: self._open(batch, t), tables) if found is not None]
             written = self._written(opened)
             _side_by_side(lambda pair: self._commit(batch, *pair), list(zip(opened, written, strict=True)))
-        except BaseException:
-            for table in tables:
-                self.forget(table.schema.table)
-            raise
 
     def _open(self, batch: Batch, table: TableBatch) -> _Open | None:
         """The table, fitted to the batch's columns; None if it has the batch already."""
         name = table.schema.table
-        definition = _Definition(self, name, self.find(name))
+        definition = _Definition(self, name, self.known(name))
         fit, columns = fit_table(definition, table, self._mode, self._changes)
         lake = definition.lake
         assert lake is not None
@@ -233,8 +240,7 @@ class _Definition:
 
     def create(self, columns: Mapping[str, DataType]) -> None:
         self.lake = self._writer._tables.create(self._table, columns)
-        with self._writer._using:
-            self._writer._known[self._table] = self.lake
+        self._writer._known[self._table] = self.lake
 
     def change(self, fit: Fit) -> None:
         assert self.lake is not None
