@@ -1,4 +1,4 @@
-"""The settings with which Spark is started for the sinks of a pipeline."""
+"""The settings with which Spark is started for the sinks and folders of a pipeline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dblog.errors import ConfigError
 from dblog.pipelines.running import Stream
 
-JOINED = ("spark.jars.packages", "spark.sql.extensions")
+JOINED = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
 """Settings of Spark that are lists: the values of several sinks are joined."""
 
 
@@ -16,7 +16,7 @@ def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
     merged: dict[str, str] = {"spark.scheduler.mode": "FAIR"}
     by: dict[str, str] = {}
     for stream in streams:
-        for name, value in stream.sink.spark_settings.items():
+        for name, value in [*stream.sink.spark_settings.items(), *stream.folder.spark_settings().items()]:
             if name in JOINED and name in merged:
                 merged[name] = ",".join(dict.fromkeys([*merged[name].split(","), *value.split(",")]))
             elif name in by and merged[name] != value:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import Setting
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,6 +154,8 @@ class SinkContext:
     """The name of the stream, unique per source and sink."""
     folder: Path
     """The folder of the pipeline's file. Relative paths in settings start here."""
+    objects: ObjectStorage = NO_SETTINGS
+    """How to reach object storage: `[storage]` of the pipeline's file."""
 
 
 class Sink(ABC):
