@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import random
 import re
 import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ import dblog.demo.lake
 from dblog.cli import app
 from dblog.core.schema import TableName
 from dblog.demo.demo import Demo, run
-from dblog.demo.shop import ShopTable, Stock
+from dblog.demo.shop import Pick, ShopTable, Stock, _cancel, _renumber
 from dblog.demo.travel import MOST_BATCHES, _spread, earlier
 from dblog.demo.versions import LAKES, LakeTable
 from dblog.sinks.lake.marks import BatchMark, delta_mark
@@ -82,6 +84,25 @@ def test_a_lake_whose_package_is_not_installed_is_told_before_anything_starts(
     assert done.exit_code == 2
     assert f"sink '{sink}' needs {package}" in done.stderr
     assert f"pip install 'dblog[{sink}]'" in done.stderr
+
+
+class Nothing:
+    """A cursor whose statements find no row."""
+
+    rowcount = 0
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def execute(self, statement: str, values: Any) -> None:
+        self.statements.append(statement)
+
+
+@pytest.mark.parametrize("act", [_cancel, _renumber])
+def test_a_shopper_leaves_the_items_of_an_order_that_is_not_there_yet(act: Any) -> None:
+    cursor = Nothing()
+    act(cursor, Pick(random.Random(1), 10, 10, count(11)))
+    assert len(cursor.statements) == 1, "its order may be committed before the second statement sees the items"
 
 
 # -- earlier versions that are wrong --

@@ -21,7 +21,7 @@ from tests.conftest import Database
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
 README = Path(__file__).parents[2] / "README.md"
-WRITER = "native (the setting package names no connector)"
+WRITER = "native (Spark is started without a connector)"
 
 
 def until(reached: Callable[[], bool], stream: Stream, seconds: float = 60.0) -> None:
@@ -62,8 +62,8 @@ def test_the_first_example_of_the_readme_runs_and_its_status_says_who_writes(
         database.execute("update orders set n = 7 where id = 5; delete from orders where id = 6")
         until(lambda: rows() == [(i, 7 if i == 5 else 0) for i in range(1, 51) if i != 6], stream)
         assert {table.name: chosen for table, chosen in stream.sink.writers.items()} == {  # type: ignore[attr-defined]
-            "orders": ("native", "the setting package names no connector"),
-            "customers": ("native", "the setting package names no connector"),
+            "orders": ("native", "Spark is started without a connector"),
+            "customers": ("native", "Spark is started without a connector"),
         }
         status = document("status", "--state", state)
         assert (status["state"], status["sink"]) == ("running", {"format": "delta", "writer": WRITER})
