@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 NATIVE_BYTES = 8 << 30
 """A table of more bytes is written by Spark if Spark has the connector: replaced rows mean that whole files are written
 again, which a cluster does faster."""
-LARGE = f"tables of more than {NATIVE_BYTES >> 30} GB"
-NO_PACKAGE = "the setting package names no connector"
+LARGE = f"more than {NATIVE_BYTES >> 30} GB"
+NO_CONNECTOR = "Spark is started without a connector"
 
 
 class LakeSink(Sink):
@@ -111,9 +111,9 @@ class LakeSink(Sink):
             return f"spark ({why})"
         if self.given["writer"] == "native":
             return 'native (writer = "native")'
-        return (
-            f"native; spark for {LARGE} or with features that need it" if self._by_spark else f"native ({NO_PACKAGE})"
-        )
+        if not self._by_spark:
+            return f"native ({NO_CONNECTOR})"
+        return f"native; spark for tables that have {LARGE} or features that the native writer does not know"
 
     def open(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -159,7 +159,7 @@ class LakeSink(Sink):
                 )
             return "spark", why
         if self.given["writer"] == "native" or self._other is None:
-            return "native", 'writer = "native"' if self.given["writer"] == "native" else NO_PACKAGE
+            return "native", 'writer = "native"' if self.given["writer"] == "native" else NO_CONNECTOR
         if found is not None and found.size > NATIVE_BYTES:
-            return "spark", f"for {LARGE}"
+            return "spark", f"it has {LARGE}"
         return "native", "it is small enough"
