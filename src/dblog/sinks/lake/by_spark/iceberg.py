@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import SparkSession
 
 from dblog.core.schema import TableName
-from dblog.errors import ConfigError
 from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.writer import SparkTables
 from dblog.sinks.lake.columns import quoted
@@ -51,12 +50,11 @@ class IcebergBySpark(SparkTables):
         }
         options = dict(self.given["options"])
         if self.given["path"] is not None:
-            folder = Folder.of(self.given["path"], self.context).uri
-            options = {"type": catalog_type(options) or "hadoop", "warehouse": folder, **options}
-        if catalog_type(options) == "sql":
-            options = _as_jdbc(options)
+            kind = {} if catalog_type(options) else {"type": "hadoop"}
+            options = {**kind, "warehouse": Folder.of(self.given["path"], self.context).uri, **options}
         if options:  # otherwise Spark's own settings define the catalog
             settings[catalog] = CATALOG
+            options = _of_spark(options)
         # A catalog with a cache would not see columns that another session has added.
         options["cache-enabled"] = "false"
         return {**settings, **{f"{catalog}.{name}": value for name, value in options.items()}}
@@ -97,20 +95,18 @@ class IcebergBySpark(SparkTables):
         return read_iceberg_mark(json.loads(said[0]), self.context.pipeline) if said else None
 
 
-def _as_jdbc(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of pyiceberg's catalog in a database, for Iceberg's catalog of the type `jdbc`."""
-    found = urlsplit(options["uri"])
+def _of_spark(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a catalog for Spark, which needs its type, and calls a catalog in a database `jdbc`."""
+    kind = catalog_type(options)
+    if kind != "sql":
+        return dict(options) if kind is None or "catalog-impl" in options else {**options, "type": kind}
+    found = urlsplit(options.get("uri", ""))
     scheme = found.scheme.partition("+")[0]
     made = {**options, "type": "jdbc"}
     if scheme == "sqlite":
         return {**made, "uri": f"jdbc:sqlite:{found.path.removeprefix('/')}"}
-    if scheme != "postgresql":
-        raise ConfigError(
-            f"Spark cannot open a catalog of the type 'sql' in {scheme!r}",
-            hint="use a PostgreSQL or SQLite database, or a catalog of another type",
-        )
     address = f"{found.hostname}:{found.port}" if found.port else found.hostname
     query = f"?{found.query}" if found.query else ""
-    made["uri"] = f"jdbc:postgresql://{address}{found.path}{query}"
     login = {"jdbc.user": found.username, "jdbc.password": found.password}
+    made["uri"] = f"jdbc:{scheme}://{address}{found.path}{query}"
     return {**made, **{name: unquote(value) for name, value in login.items() if value is not None}}
