@@ -11,10 +11,8 @@ from pyspark.sql import SparkSession
 
 from dblog.pipelines.running import JOINED
 from dblog.testing.iceberg_rest import IcebergRest
-from tests.sinks.lakes import Delta, Iceberg, Lake, RestIceberg
+from tests.sinks.lakes import CatalogIceberg, Delta, Iceberg, Lake
 from tests.spark.home import QUICK_START, local_session
-
-pytest.register_assert_rewrite("tests.sinks.lakes", "tests.sinks.suite", "tests.sinks.pipeline")
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +27,16 @@ def rest() -> Iterator[IcebergRest]:
         yield server
 
 
+def in_rest(folder: Path, spark: SparkSession | None, rest: IcebergRest) -> CatalogIceberg:
+    """Written by Spark unless told otherwise, and read by pyiceberg."""
+    lake = CatalogIceberg(folder, spark, type="rest", uri=rest.uri)
+    lake.writer = "spark"
+    return lake
+
+
 @pytest.fixture(scope="session")
 def spark(warehouse: Path, rest: IcebergRest) -> Iterator[SparkSession]:
-    lakes: list[Lake] = [Delta(warehouse, None), Iceberg(warehouse, None), RestIceberg(warehouse, None, rest.uri)]
+    lakes: list[Lake] = [Delta(warehouse, None), Iceberg(warehouse, None), in_rest(warehouse, None, rest)]
     settings = {"spark.driver.extraJavaOptions": f"-Xss16m {QUICK_START}"}
     for lake in lakes:
         for name, value in lake.make(warehouse, writer="spark").spark_settings.items():

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from dblog.core.schema import Column, TableSchema
 from dblog.errors import SinkError
 from dblog.testing.iceberg_rest import IcebergRest
-from tests.sinks.lakes import ID, NAME, Lake, NativeDelta, RestIceberg, Source, change, read
+from tests.lakes.conftest import in_rest
+from tests.sinks.lakes import ID, NAME, Lake, NativeDelta, Source, change, read
 from tests.sinks.pipeline import same
 from tests.sinks.target import Row
 from tests.unit.sinks.native_lakes import shown
@@ -136,4 +137,4 @@ class TestIceberg(Both):
 
     @pytest.fixture
     def target(self, tmp_path: Path, spark: SparkSession, rest: IcebergRest) -> Lake:
-        return RestIceberg(tmp_path / "lake", spark, rest.uri)
+        return in_rest(tmp_path / "lake", spark, rest)

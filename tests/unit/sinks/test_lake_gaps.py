@@ -32,7 +32,7 @@ GAPS = [
     ("commit", 2, "before"),
     ("commit", 2, "after"),
 ]
-"""What the writer is doing when it is killed: creating the second table, changing columns, writing files, committing."""
+"""The step of the writer at which it is killed, which call of it, and whether before or after the call."""
 
 
 @pytest.fixture(autouse=True)
