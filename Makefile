@@ -44,6 +44,7 @@ test: lint types ## Lint, types and all tests, on every server there is and ever
 	scripts/mysql.sh $(VENV)
 	scripts/kafka.sh $(VENV)
 	scripts/sparks.sh $(VENV)
+	scripts/iceberg_rest.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 4 $(MORE)
 
 thorough: ## The same, on the second server of a kind too, and with the oldest dependencies (optional)

@@ -11,13 +11,16 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -131,6 +134,58 @@ class Iceberg(Lake):
 
     def commits(self) -> int:
         return self.spark.table(f"{self.table()}.snapshots").count()
+
+
+class NativeIceberg(Lake):
+    """Written by Python, and read by pyiceberg: in a folder with a catalog of its own."""
+
+    sink = "iceberg"
+    writer = "native"
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """As another program opens it, which knows nothing of the sink."""
+        return load_catalog("lake", type="sql", uri=f"sqlite:///{self.folder}/catalog.db")
+
+    def opened(self, table: TableName = NAME) -> IcebergTable | None:
+        if not self.folder.exists():
+            return None
+        try:
+            return self.catalog.load_table((table.schema or "default", table.name))
+        except NoSuchTableError:
+            return None
+
+    def commits(self) -> int:
+        found = self.opened()
+        assert found is not None
+        return len(found.snapshots())
+
+    def all(self, table: TableName = NAME) -> list[Row]:
+        found = self.opened(table)
+        return [] if found is None else found.scan().to_arrow().to_pylist()
+
+
+class RestIceberg(NativeIceberg):
+    """In a REST catalog, with a database for each test."""
+
+    def __init__(self, folder: Path, spark: SparkSession | None, uri: str) -> None:
+        super().__init__(folder, spark)
+        self.uri = uri
+        self.database = f"d{uuid.uuid4().hex}"
+
+    def settings(self) -> dict[str, Any]:
+        options = {"type": "rest", "uri": self.uri}
+        return {"catalog": "rest", "options": options, "database": self.database, "writer": self.writer}
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return load_catalog("rest", type="rest", uri=self.uri)
+
+    def opened(self, table: TableName = NAME) -> IcebergTable | None:
+        try:
+            return self.catalog.load_table((self.database, table.name))
+        except NoSuchTableError:
+            return None
 
 
 def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from dblog.sinks.lake.by_spark.iceberg import IcebergBySpark
+from collections.abc import Mapping
+from pathlib import Path
+
+from dblog.errors import ConfigError
+from dblog.sinks.folder import Folder
+from dblog.sinks.lake.by_spark.iceberg import IcebergBySpark, catalog_type
 from dblog.sinks.lake.native.writer import NativeTables
 from dblog.sinks.lake.sink import LakeSink
+
+NATIVE = ("rest", "sql", "glue", "hive", "dynamodb")
+"""Types of catalogs that pyiceberg can open."""
+OWN = "catalog.db"
+"""The SQLite database of a catalog in a folder."""
 
 
 class IcebergSink(LakeSink):
@@ -15,8 +25,65 @@ class IcebergSink(LakeSink):
     def _spark_tables(self) -> IcebergBySpark:
         return IcebergBySpark(self.given, self.context)
 
-    def _native_tables(self) -> NativeTables:
-        raise NotImplementedError
-
     def _not_native(self) -> str | None:
-        return "there is no native writer yet"
+        kind = catalog_type(self.given["options"])
+        if kind is not None:
+            return None if kind in NATIVE else f"pyiceberg has no catalog of the type {kind!r}"
+        if self.given["path"] is None:
+            return "Spark's own settings define the catalog"
+        folder = self._folder
+        if folder is not None and any(folder.glob("*/*/metadata/version-hint.text")):
+            return "the folder has tables of Spark's writer (a catalog of the type 'hadoop')"
+        return None
+
+    @property
+    def _by_spark(self) -> bool:
+        # In a folder without a named catalog each writer has a catalog of its own, and does not see the other's tables.
+        if self.given["writer"] == "auto" and catalog_type(self.given["options"]) is None:
+            return self._not_native() is not None
+        return super()._by_spark
+
+    def check(self) -> None:
+        super().check()
+        folder = self._folder
+        if self.given["writer"] == "spark" and folder is not None and (folder / OWN).exists():
+            raise ConfigError(
+                f"the tables in {str(folder)!r} are in the native writer's catalog ({OWN}), which Spark cannot open",
+                hint='leave out writer = "spark", or write to another folder',
+            )
+
+    @property
+    def _folder(self) -> Path | None:
+        """The folder whose catalog is in the folder itself, if it is a local one."""
+        if self.given["path"] is None or catalog_type(self.given["options"]) is not None:
+            return None
+        uri = Folder.of(self.given["path"], self.context).uri.removeprefix("file://")
+        return None if "://" in uri else Path(uri)
+
+    def _native_tables(self) -> NativeTables:
+        try:
+            from dblog.sinks.lake.native.iceberg import IcebergCatalog
+            from dblog.sinks.lake.native.iceberg_catalog import OpenCatalog
+
+            name = self.given["catalog"] or "lake"
+            catalog = OpenCatalog(name, self._options(), self._folder)
+        except ImportError as error:
+            raise ConfigError(f"sink 'iceberg' needs {error.name}", hint="pip install 'dblog[iceberg]'") from None
+        return IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
+
+    def _options(self) -> Mapping[str, str]:
+        """The options of the catalog for pyiceberg."""
+        options = dict(self.given["options"])
+        kind = catalog_type(options)
+        if self.given["path"] is None:
+            return {"type": str(kind), **options}
+        uri = Folder.of(self.given["path"], self.context).uri
+        if kind is not None:
+            return {"type": kind, "warehouse": uri, **options}
+        folder = self._folder
+        if folder is None:
+            raise ConfigError(
+                f"sink 'iceberg' cannot have its catalog at {uri!r}: the native writer needs a database for it",
+                hint='name a catalog: catalog, and options with its type and uri; or set writer = "spark"',
+            )
+        return {**options, "type": "sql", "uri": f"sqlite:///{folder / OWN}", "warehouse": str(folder)}

@@ -4,10 +4,12 @@ snapshot's summary."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
 from dblog.core.schema import TableName
+from dblog.errors import ConfigError
 from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.writer import SparkTables
 from dblog.sinks.lake.columns import quoted
@@ -15,6 +17,18 @@ from dblog.sinks.lake.marks import BatchMark, iceberg_mark
 
 CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 PROPERTY = "spark.sql.iceberg.snapshot-property"
+_SCHEMES = {"http": "rest", "https": "rest", "thrift": "hive", "sqlite": "sql", "postgresql": "sql"}
+"""The types of catalogs by the scheme of their `uri`."""
+
+
+def catalog_type(options: Mapping[str, str]) -> str | None:
+    """The type of a catalog with these options; None if they do not say."""
+    if (given := options.get("type")) is not None:
+        return given.lower()
+    if "catalog-impl" in options:
+        return options["catalog-impl"]
+    scheme = options.get("uri", "").partition(":")[0]
+    return _SCHEMES.get(scheme.partition("+")[0])
 
 
 class IcebergBySpark(SparkTables):
@@ -36,7 +50,10 @@ class IcebergBySpark(SparkTables):
         }
         options = dict(self.given["options"])
         if self.given["path"] is not None:
-            options = {"type": "hadoop", "warehouse": Folder.of(self.given["path"], self.context).uri, **options}
+            folder = Folder.of(self.given["path"], self.context).uri
+            options = {"type": catalog_type(options) or "hadoop", "warehouse": folder, **options}
+        if catalog_type(options) == "sql":
+            options = _as_jdbc(options)
         if options:  # otherwise Spark's own settings define the catalog
             settings[catalog] = CATALOG
         # A catalog with a cache would not see columns that another session has added.
@@ -66,3 +83,22 @@ class IcebergBySpark(SparkTables):
             .first()
         )
         return BatchMark(*found) if found else None
+
+
+def _as_jdbc(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of pyiceberg's catalog in a database, for Iceberg's catalog of the type `jdbc`."""
+    found = urlsplit(options["uri"])
+    scheme = found.scheme.partition("+")[0]
+    made = {**options, "type": "jdbc"}
+    if scheme == "sqlite":
+        return {**made, "uri": f"jdbc:sqlite:{found.path.removeprefix('/')}"}
+    if scheme != "postgresql":
+        raise ConfigError(
+            f"Spark cannot open a catalog of the type 'sql' in {scheme!r}",
+            hint="use a PostgreSQL or SQLite database, or a catalog of another type",
+        )
+    address = f"{found.hostname}:{found.port}" if found.port else found.hostname
+    query = f"?{found.query}" if found.query else ""
+    made["uri"] = f"jdbc:postgresql://{address}{found.path}{query}"
+    login = {"jdbc.user": found.username, "jdbc.password": found.password}
+    return {**made, **{name: unquote(value) for name, value in login.items() if value is not None}}
