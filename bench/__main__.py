@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from bench import catchup, debezium, dump, latency, memory, report, writers
+from bench import catchup, debezium, dump, lakes, latency, memory, report, writers
 from bench.database import Database
 from bench.figures import Figure, Target
 from bench.mysql import mysql
@@ -18,7 +18,7 @@ from bench.postgres import Postgres, postgres
 from dblog.testing.mysql_server import find_mariadb, find_mysql
 
 SOURCES = ("postgres", "mariadb", "mysql")
-PARTS = ("catchup", "dump", "latency", "writers", "memory")
+PARTS = ("catchup", "dump", "latency", "writers", "memory", "lakes")
 ANYWHERE = ("catchup", "dump")
 """Those that are measured on every source; the others on PostgreSQL."""
 Measured = tuple[list[Figure], list[Target]]
@@ -110,6 +110,7 @@ def _part(
             postgres_only(), ours, size(10), size(2_000_000), max(3, int(10 * scale)), min(rounds, 2)
         ),
         "memory": lambda: memory.measure(source, ours, size(1_000_000)),
+        "lakes": lambda: lakes.measure(postgres_only(), ours, size(4_000_000), size(1_500_000), min(rounds, 2)),
     }[name]
 
 

@@ -84,16 +84,17 @@ class Stream:
 
     def __init__(self, spark: SparkSession, url: str, folder: Path, options: Mapping[str, str]) -> None:
         self._spark = spark
-        self._checkpoint = str(folder / "checkpoint")
-        self._options = {"url": url, "spool": str(folder / "spool"), **options}
+        self.folder = folder
+        self.checkpoint = str(folder / "checkpoint")
+        self.options = {"url": url, "spool": str(folder / "spool"), **options}
 
     def _changes(self) -> DataFrame:
-        return self._spark.readStream.format("dblog").options(**self._options).load()
+        return self._spark.readStream.format("dblog").options(**self.options).load()
 
     def drain(self) -> Drain:
         """Deliver what there is into the void."""
         begin = time.monotonic()
-        writer = self._changes().writeStream.format("noop").option("checkpointLocation", self._checkpoint)
+        writer = self._changes().writeStream.format("noop").option("checkpointLocation", self.checkpoint)
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         return _drain(query, time.monotonic() - begin)
@@ -103,7 +104,7 @@ class Stream:
         self, sink: Callable[[DataFrame, int], None] | None = None, *, every: str | None = None
     ) -> Iterator[StreamingQuery]:
         """Run until the block ends: into `sink`, or into the void; a batch at a time, or one `every` so often."""
-        writer = self._changes().writeStream.option("checkpointLocation", self._checkpoint)
+        writer = self._changes().writeStream.option("checkpointLocation", self.checkpoint)
         if every is not None:
             writer = writer.trigger(processingTime=every)
         query = (writer.foreachBatch(sink) if sink else writer.format("noop")).start()

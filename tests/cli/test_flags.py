@@ -58,10 +58,19 @@ def test_the_slot_is_named_after_the_tables_and_the_pipeline_after_the_slot(tmp_
     assert (chosen.name, chosen.read.slot, chosen.read.own["publication"]) == ("shop", "mine", "all_of_it")
 
 
+def test_addresses_are_not_paths() -> None:
+    keys = {"storageAccessKey": "the-access-key", "storageSecretKey": "the-secret-key"}
+    given = {"url": URL, "table": "public.t", "storageEndpoint": "http://127.0.0.1:9000", **keys}
+    found = config_of_flags(given, Format.parquet, "s3://bucket/lake", None, None)
+    assert (found.folder, found.sinks[0].settings["path"]) == ("s3://bucket/lake/_checkpoint", "s3://bucket/lake")
+    assert (found.objects.endpoint, found.objects.secret_key) == ("http://127.0.0.1:9000", "the-secret-key")
+    assert {"the-access-key", "the-secret-key"} <= set(found.secrets)
+    assert not [secret for secret in keys.values() if secret in repr(found)]
+
+
 def test_another_name_counts_at_once_although_the_checkpoint_is_the_same(tmp_path: Path) -> None:
     first = stream(tmp_path, pipeline="shop")
-    first.folder.mkdir(parents=True)
-    (first.folder / "stream").write_text("shop\n")
+    first.folder.make("shop")
     assert stream(tmp_path, pipeline="store").name == "store"
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dblog.cli.init import InitSink
 from dblog.pipelines.config import read_config
+from dblog.pipelines.example import SINKS
 from tests.cli.program import dblog, document
 from tests.conftest import Database, MySQLDatabase
 
@@ -113,3 +115,27 @@ def test_a_database_of_mysql(mysql_database: MySQLDatabase, tmp_path: Path, monk
     assert tomllib.loads(path.read_text())["source"]["tables"] == [f"{name}.*", f"!{name}.keyless"]
     monkeypatch.setenv("SHOP_PASSWORD", mysql_database.url.split(":")[2].split("@")[0])
     assert document("check", path)["ready"]
+
+
+@on_one
+@pytest.mark.parametrize("sink", ["parquet", "delta", "iceberg"])
+def test_a_file_for_another_sink_can_be_checked_and_check_says_who_writes_the_lake(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str
+) -> None:
+    database.execute("create table orders (id int primary key, n int)")
+    monkeypatch.setenv("SHOP_PASSWORD", database.url.split(":")[2].split("@")[0])
+    path = tmp_path / "shop.toml"
+    dblog("init", "--url", database.url, "-o", path, "--sink", sink)
+    (config,) = read_config(path).sinks
+    assert config.kind == sink
+    checked = document("check", path)
+    assert (checked["ready"], checked["sinks"]) == (True, {sink: None})
+    writer = "native (the setting package names no connector)"
+    said = {} if sink == "parquet" else {sink: {"format": sink, "writer": writer}}
+    assert checked["facts"] == said
+    shown = dblog("check", path).stdout
+    assert (f"sink    {sink}: format {sink}, writer {writer}" in shown) == bool(said)
+
+
+def test_the_sinks_of_init_are_those_that_there_is_an_example_of() -> None:
+    assert [sink.value for sink in InitSink] == list(SINKS)

@@ -165,21 +165,20 @@ class NativeIceberg(Lake):
         return [] if found is None else found.scan().to_arrow().to_pylist()
 
 
-class RestIceberg(NativeIceberg):
-    """In a REST catalog, with a database for each test."""
+class CatalogIceberg(NativeIceberg):
+    """In a catalog that is named, with a database for each test."""
 
-    def __init__(self, folder: Path, spark: SparkSession | None, uri: str) -> None:
+    def __init__(self, folder: Path, spark: SparkSession | None, **options: str) -> None:
         super().__init__(folder, spark)
-        self.uri = uri
+        self.options = options
         self.database = f"d{uuid.uuid4().hex}"
 
     def settings(self) -> dict[str, Any]:
-        options = {"type": "rest", "uri": self.uri}
-        return {"catalog": "rest", "options": options, "database": self.database, "writer": self.writer}
+        return {"catalog": "prod", "options": self.options, "database": self.database, "writer": self.writer}
 
     @cached_property
     def catalog(self) -> Catalog:
-        return load_catalog("rest", type="rest", uri=self.uri)
+        return load_catalog("prod", **self.options)
 
     def opened(self, table: TableName = NAME) -> IcebergTable | None:
         try:

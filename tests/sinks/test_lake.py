@@ -227,6 +227,8 @@ def test_settings_of_spark_are_those_of_the_connector(tmp_path: Path) -> None:
     delta = Delta(tmp_path, None).make(tmp_path, package="a:b:1").spark_settings
     assert delta["spark.jars.packages"] == "a:b:1"
     assert "spark.jars.packages" not in Delta(tmp_path, None).make(tmp_path, package="none").spark_settings
+    in_a_bucket = Delta(tmp_path, None).make(tmp_path, package="a:b:1", path="s3://bucket/lake").spark_settings
+    assert in_a_bucket["spark.jars.packages"].startswith("a:b:1,org.apache.hadoop:hadoop-aws:")
     iceberg = Iceberg(tmp_path, None).make(tmp_path, package="a:b:1", catalog="ice", options={"io": "x"}).spark_settings
     assert {n.removeprefix("spark.sql.catalog.ice"): v for n, v in iceberg.items() if "catalog.ice" in n} == {
         "": "org.apache.iceberg.spark.SparkCatalog",

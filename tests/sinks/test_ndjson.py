@@ -122,6 +122,15 @@ def test_files_are_in_the_order_of_their_names(spark: SparkSession, tmp_path: Pa
     assert keys(tmp_path) == [*range(1, 9), *range(20, 24)]
 
 
+def test_the_folder_of_a_table_is_the_same_for_a_path_and_for_an_address(spark: SparkSession, tmp_path: Path) -> None:
+    """An address is decoded, the name of a table is not: "a.b"."c" and "a"."b.c" must not share a folder."""
+    schema = TableSchema(TableName("a.b", "c"), T.columns, T.key)
+    events = batch(1, frame(spark, [change("create", 1, 1)], schema), schema=schema)
+    for path in (str(tmp_path / "path"), f"file://{tmp_path}/address"):
+        sink(tmp_path, path=path).write(events)
+    assert [p.name for name in ("path", "address") for p in (tmp_path / name).iterdir()] == ["a%2Eb.c"] * 2
+
+
 def test_a_part_without_events_has_no_file(spark: SparkSession, tmp_path: Path) -> None:
     sink(tmp_path).write(batch(0, frame(spark, [change("create", 1, 1)], partitions=3)))
     assert len(names(tmp_path)) == 1

@@ -13,6 +13,7 @@ FINE = {
     "www.apache.org": "the license",
     "arxiv.org": "the paper",
     "example.com": "nobody's",
+    **dict.fromkeys(("pyiceberg.io", "table.io", "self.io", "log.io", "_table.io"), "a name in Python"),
     "db.example.com": "nobody's",
 }
 FOLDERS = ("src", "tests", "scripts", "docs", "bench", "examples", ".ci")

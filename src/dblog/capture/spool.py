@@ -60,7 +60,7 @@ Segments = tuple[tuple[LogFile, ...], ...]
 
 
 class Spool(ChunkFiles):
-    """Files under one URI that the driver and every executor can read. It has no state: it is pickled as its URI."""
+    """Files under one URI that the driver and every executor can read. It has no state."""
 
     # -- log segments ----------------------------------------------------------------------------------------
 

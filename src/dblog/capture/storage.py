@@ -18,31 +18,45 @@ import pyarrow.ipc as ipc
 
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import SpoolError
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage, is_on_s3
 
 FOLDERS = ("log", "chunk", "note", "range")
 
 _META = b"dblog"
 """The key of the table's schema in the metadata of an Arrow schema."""
+AT_ONCE = 32 << 20
+"""Up to how many bytes a file of object storage is read by one request. A larger file needs one for each column of each
+batch."""
 
 
 class Storage:
-    """Files under one URI that the driver and every executor can read. It has no state: it is pickled as its URI."""
+    """Files under one URI that the driver and every executor can read. It has no state: it is pickled as its URI and
+    the credentials of object storage."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, objects: ObjectStorage = NO_SETTINGS) -> None:
         self.uri = uri
+        self._objects = objects
         self._fs: pafs.FileSystem | None = None
         self._root = ""
 
-    def __getstate__(self) -> str:
-        return self.uri
+    def __getstate__(self) -> tuple[str, ObjectStorage]:
+        return self.uri, self._objects
 
-    def __setstate__(self, uri: str) -> None:
-        self.__init__(uri)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[str, ObjectStorage]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the Spark source that name this storage."""
+        return {"spool": self.uri, **self._objects.options()}
 
     def size(self) -> int:
         """Bytes on the spool now."""
         files = self._filesystem()
-        folders = [pafs.FileSelector(f"{self._root}/{name}", allow_not_found=True) for name in FOLDERS]
+        if is_on_s3(files):  # one request, where each costs
+            folders = [pafs.FileSelector(self._root, allow_not_found=True, recursive=True)]
+        else:
+            folders = [pafs.FileSelector(f"{self._root}/{name}", allow_not_found=True) for name in FOLDERS]
         return sum(info.size or 0 for folder in folders for info in files.get_file_info(folder))
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -56,17 +70,21 @@ class Storage:
         if self._fs is None:
             try:
                 if "://" in self.uri:
-                    files, self._root = pafs.FileSystem.from_uri(self.uri)
+                    files, self._root = self._objects.arrow_filesystem(self.uri)
                 else:
                     files, self._root = pafs.LocalFileSystem(use_mmap=True), os.path.abspath(self.uri)
                     os.makedirs(self._root, mode=0o700, exist_ok=True)  # other users must not read the rows
-                for folder in FOLDERS:
-                    files.create_dir(f"{self._root}/{folder}", recursive=True)
+                if is_on_s3(files):  # it needs no folders
+                    files.get_file_info(f"{self._root}/batch.json")
+                else:
+                    for folder in FOLDERS:
+                        files.create_dir(f"{self._root}/{folder}", recursive=True)
                 self._fs = files  # last: another thread must find the folders
             except (OSError, ValueError) as error:
                 raise SpoolError(
                     f"cannot use {self.uri!r} as the spool: {error}",
-                    hint="set the option spool to a folder (or a file system URI) that driver and executors can write",
+                    hint="set the option spool to a folder (or a file system URI) that driver and executors can write; "
+                    "for s3:// see that endpoint and keys of the storage are right",
                 ) from error
         return self._fs
 
@@ -84,7 +102,8 @@ class Storage:
     def _publish(self, path: str, data: bytes) -> bool:
         """Create the file with this content unless it exists. Returns whether this call created it."""
         if not isinstance(self._filesystem(), pafs.LocalFileSystem):
-            # this storage has no exclusive create: the stamp in the offset decides which file counts
+            # This storage has no exclusive create: the stamp in the offset decides which file counts. A marker that is
+            # replaced after that counts as lost, and its chunk is read again. Object storage shows only whole files.
             if self._filesystem().get_file_info(path).type != pafs.FileType.NotFound:
                 return False
             with self._guarded("write", path), self._open_output(path) as sink:
@@ -115,6 +134,8 @@ class Storage:
         """The table's schema and the batches of an Arrow file. With `columns`, only these columns."""
         with self._guarded("read", path):
             file = self._filesystem().open_input_file(path)
+            if is_on_s3(self._filesystem()) and file.size() <= AT_ONCE:
+                file = pa.BufferReader(file.read_buffer())
             reader = ipc.open_file(file)
             full = reader.schema
             if columns is not None:

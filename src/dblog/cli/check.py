@@ -121,6 +121,7 @@ def _tell(source: str, tables: Sequence[TableName], found: Findings, told: Mappi
         if found.surroundings:
             document["surroundings"] = {name: _error(error) for name, error in found.surroundings.items()}
             document["sinks"] = {name: _error(stream.sink) for name, stream in found.streams.items()}
+            document["facts"] = {name: dict(stream.facts) for name, stream in found.streams.items() if stream.facts}
         print_json(document)
     else:
         _show(source, tables, found)
@@ -139,6 +140,10 @@ def _show(source: str, tables: Sequence[TableName], found: Findings) -> None:
     sinks = {f"sink {name}": stream.sink for name, stream in found.streams.items()} if found.surroundings else {}
     if fit := [name.removeprefix("sink ") for name, error in sinks.items() if error is None]:
         console.print(Text("sinks   " + ", ".join(fit)), soft_wrap=True)
+    for name, stream in found.streams.items():
+        if stream.facts:
+            facts = ", ".join(f"{about} {text}" for about, text in stream.facts.items())
+            console.print(Text(f"sink    {name}: {facts}"), soft_wrap=True)
     for problem in found.problems:
         mark, style = ("✗", "red") if problem.fatal else ("+", "cyan") if problem.creatable else ("!", "yellow")
         then = "  (will be created)" if problem.creatable else ""

@@ -33,7 +33,11 @@ SINK_TYPES = {Format.parquet: "parquet", Format.json: "ndjson", Format.console: 
 
 
 def config_of_flags(
-    given: Mapping[str, str], output: Format, into: Path | None, checkpoint: Path | None, every: float | None
+    given: Mapping[str, str],
+    output: Format,
+    into: Path | str | None,
+    checkpoint: Path | str | None,
+    every: float | None,
 ) -> Config:
     """The `Config` of a pipeline without a file. `given` are options of the Spark source, from flags and --option.
     Raises ConfigError."""
@@ -49,9 +53,10 @@ def config_of_flags(
     if "deliver" in options:
         raise ConfigError("option 'deliver' cannot be set here", hint="the sink decides how rows are delivered")
     folder = _folder(output, into, checkpoint)
+    storage = [name.lower() for name in read.objects.options()]
     maker = sink_class(SINK_TYPES[output])
     known = {setting.name for setting in maker.settings}
-    wanted = {"path": str(into.absolute()) if into is not None else None, "before": read.settings.before}
+    wanted = {"path": None if into is None else str(_absolute(into)), "before": read.settings.before}
     settings = {name: value for name, value in wanted.items() if name in known}
     routes = () if read.columns is None else (Route(read.patterns[0], include=read.columns),)
     return Config(
@@ -66,7 +71,7 @@ def config_of_flags(
         token=None,
         throttle={},
         source={
-            **{name: value for name, value in options.items() if name not in NOT_OF_THE_SOURCE},
+            **{name: value for name, value in options.items() if name not in {*NOT_OF_THE_SOURCE, *storage}},
             "url": Secret(options["url"]),
         },
         sinks=(
@@ -75,11 +80,12 @@ def config_of_flags(
             ),
         ),
         alone=True,
-        secrets=read.address.secrets,
+        secrets=tuple(map(Secret, (*read.address.secrets, *read.objects.secrets))),
+        objects=read.objects,
     )
 
 
-def _folder(output: Format, into: Path | None, checkpoint: Path | None) -> Path:
+def _folder(output: Format, into: Path | str | None, checkpoint: Path | str | None) -> Path | str:
     """Where the checkpoint is kept."""
     files = output in (Format.json, Format.parquet)
     if files != (into is not None):
@@ -88,10 +94,15 @@ def _folder(output: Format, into: Path | None, checkpoint: Path | None) -> Path:
         raise ConfigError(f"--format {output} {need}", hint=hint)
     if checkpoint is None and into is None:
         raise ConfigError(f"--format {output} needs --checkpoint", hint="a restart continues from the checkpoint")
-    folder = (checkpoint if checkpoint is not None else Path(into or "") / "_checkpoint").absolute()
-    if (folder / "offsets").exists():
+    folder = _absolute(checkpoint if checkpoint is not None else f"{into}/_checkpoint")
+    if isinstance(folder, Path) and (folder / "offsets").exists():
         raise ConfigError(
             f"{str(folder)!r} is the checkpoint of a Spark query, not of dblog run",
             hint="use another --into or --checkpoint; if that query is not needed, drop its slot: dblog slots drop",
         )
     return folder
+
+
+def _absolute(path: Path | str) -> Path | str:
+    """An absolute path, or an address as it is."""
+    return str(path) if "://" in str(path) else Path(path).absolute()

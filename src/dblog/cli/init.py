@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +19,17 @@ if TYPE_CHECKING:
     from dblog.sources.problems import Problem
 
 
+class InitSink(StrEnum):
+    ndjson = "ndjson"
+    parquet = "parquet"
+    delta = "delta"
+    iceberg = "iceberg"
+
+
 @app.command(
     epilog=examples(
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init",
+        "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init --sink delta",
         "DBLOG_URL=mysql://app:secret@db.example.com/shop dblog init -o pipelines/shop.toml",
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog init -o -",
     ),
@@ -34,6 +43,7 @@ def init(
             "--output", "-o", metavar="FILE", help="Write to this file; - prints it. Default: <database>.toml."
         ),
     ] = None,
+    sink: Annotated[InitSink, typer.Option(help="Write to a sink of this type.")] = InitSink.ndjson,
     as_json: AsJson = False,
 ) -> None:
     """Write a pipeline's file for a database, with comments and without the password."""
@@ -43,7 +53,7 @@ def init(
     name = slug(Path(into).stem) if into not in (None, "-") else None
     found, name = _look(url, name)
     path = None if into == "-" else Path(into or f"{name}.toml")
-    text = example(name, found)
+    text = example(name, found, sink)
     if path is not None:
         _write(path, text)
     if as_json:

@@ -43,7 +43,7 @@ def run(
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Follow one table.")] = None,
     into: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write files to this folder, in a folder for each table.")
+        str | None, typer.Option(metavar="DIR", help="Write files to this folder, in a folder for each table.")
     ] = None,
     output: Annotated[
         Format,
@@ -53,7 +53,7 @@ def run(
         ),
     ] = Format.parquet,
     checkpoint: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="DIR", help="Keep checkpoint and spool in this folder. Default: _checkpoint in --into."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Deliver everything that is there now, then exit.")] = False,
@@ -102,8 +102,8 @@ def _from_flags(
     given: dict[str, str | None],
     option: Sequence[str],
     output: Format,
-    into: Path | None,
-    checkpoint: Path | None,
+    into: str | None,
+    checkpoint: str | None,
     every: float | None,
     *,
     once: bool,

@@ -20,7 +20,9 @@ from dblog.cli.spark import own_console, spark_session
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
 from dblog.pipelines.config import Config
 from dblog.pipelines.readiness import StreamFindings, check_streams, check_surroundings
-from dblog.pipelines.running import DRAIN_SECONDS, Stream, spark_settings, streams_of
+from dblog.pipelines.running import DRAIN_SECONDS, Stream, streams_of
+from dblog.pipelines.spark_settings import spark_settings
+from dblog.sinks.s3a import give_credentials
 from dblog.spark.local import quiet
 from dblog.state import open_store
 
@@ -55,6 +57,7 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
         if any(s.error is None for s in streams):
             log.info(f"starting {config.name}: {', '.join(s.sink_name for s in streams if s.error is None)}")
             spark = stack.enter_context(spark_session(work, verbose=verbose, settings=settings))
+            give_credentials(spark, config.objects)
             stop.listen()
             for stream in streams:
                 if stream.error is None:

@@ -101,6 +101,8 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "last seen", ago(now["updated_at"])
     if "source" in now:
         yield "source", f"{now['source']}{_tables(now)}{_reader(now)}"
+    if now.get("sink"):
+        yield "sink", Text(", ".join(f"{name} {text}" for name, text in now["sink"].items()))
     if "started_at" in now:
         yield "process", f"{now.get('pid', '?')} on {now.get('host', '?')}, started {ago(now['started_at'])}"
     if "lag_seconds" in now or "lag_bytes" in now:

@@ -254,6 +254,7 @@ class Status(BaseModel):
     since: float | None = Field(None, description="when it began to wait for its sink, or to restart")
     reason: str | None = Field(None, description="why it waits for its sink, or restarts")
     restarts: int | None = Field(None, description="how often its query was started again after a failure")
+    sink: dict[str, str] = Field({}, description="how its sink writes, as the sink says")
     source: str | None = None
     slot: str | None = None
     host: str | None = None

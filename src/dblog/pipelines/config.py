@@ -2,6 +2,7 @@
 
     [source]     the database and its tables
     [pipeline]   the name, the folder of checkpoints, the interval of batches
+    [storage]    how to reach object storage
     [throttle]   the limits on dumps
     [[table]]    columns, names, masks and filters of tables
     [[sink]]     the outputs
@@ -30,6 +31,8 @@ from dblog.sinks.base import Sink
 from dblog.sinks.route import Route
 from dblog.spark.options import Options, option_names, read_options
 from dblog.state.pipeline import UNREADY_SECONDS
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
+from dblog.storage.object_storage import SETTINGS as STORAGE
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,9 @@ class Config:
     base: Path
     """The folder at which relative paths of sinks start: the folder of the file, or the working directory."""
     name: str
-    folder: Path
-    """The folder with one folder for each sink, which has the sink's checkpoint and spool."""
+    folder: Path | str
+    """The folder with one folder for each sink, which has the sink's checkpoint and spool: a path, or the text of a
+    URI."""
     spool: str | None
     every: float
     state: str | None
@@ -70,6 +74,8 @@ class Config:
     """Seconds of waiting for the sink, or of restarts, after which a stream counts as not ready."""
     private: bool = True
     """Whether only the user of the process may read the files that sinks write."""
+    objects: ObjectStorage = NO_SETTINGS
+    """How to reach object storage."""
     slot: str | None = None
     """The replication slot of the only stream. None: the slot of each stream has the stream's name."""
 
@@ -104,12 +110,14 @@ class _File:
         self._secrets: list[str] = []
 
     def config(self) -> Config:
-        known = ("source", "pipeline", "throttle", "table", "sink")
+        known = ("source", "pipeline", "storage", "throttle", "table", "sink")
         for name in self._document:
             if name not in known:
-                hint = nearest(name, known) + "the sections are [source], [pipeline], [throttle], [[table]], [[sink]]"
+                sections = "[source], [pipeline], [storage], [throttle], [[table]], [[sink]]"
+                hint = nearest(name, known) + f"the sections are {sections}"
                 self._wrong(f"there is no section {name!r}", hint)
         pipeline = self._section("pipeline", self._document.get("pipeline", {}), PIPELINE)
+        objects = self._objects()
         source, read = self._source()
         sinks = self._sinks()
         routes = self._routes([s["name"] for s in sinks], "public" if read is None else read.source.default_schema)
@@ -119,7 +127,7 @@ class _File:
         return Config(
             base=self._beside,
             name=pipeline["name"] or slug(self._path.stem),
-            folder=self._beside / Path(pipeline["folder"] or f"{self._path.stem}.dblog").expanduser(),
+            folder=self._folder(pipeline["folder"] or f"{self._path.stem}.dblog"),
             spool=self._absolute(pipeline["spool"]),
             every=pipeline["every"],
             state=pipeline["state"] if pipeline["state"] == "off" else self._absolute(pipeline["state"]),
@@ -138,6 +146,7 @@ class _File:
             restarts=pipeline["restarts"],
             unready_after=pipeline["unready_after"],
             private=pipeline["private"],
+            objects=objects,
             secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
         )
 
@@ -150,7 +159,7 @@ class _File:
             if name.lower() in ELSEWHERE:
                 self._wrong(f"source.options.{name} cannot be set", f"instead use {ELSEWHERE[name.lower()]}")
             elif name.lower() not in names:
-                mine = [o for o in names.values() if o not in ELSEWHERE]
+                mine = [o for o in names.values() if o.lower() not in ELSEWHERE]
                 self._wrong(
                     f"source.options has no option {name!r}", nearest(name, mine) + "the options are " + ", ".join(mine)
                 )
@@ -163,6 +172,13 @@ class _File:
         except ConfigError as error:
             self._wrong(f"source: {error.message}", error.hint)
             return {}, None
+
+    def _objects(self) -> ObjectStorage:
+        try:
+            return ObjectStorage.of(self._section("storage", self._document.get("storage", {}), STORAGE))
+        except ConfigError as error:
+            self._problems.append(error)
+            return NO_SETTINGS
 
     def _sinks(self) -> list[dict[str, Any]]:
         """The sinks that have a type and a name."""
@@ -254,6 +270,9 @@ class _File:
         values, problems = check_settings(where, there, [s for s in known if s.name not in lost])
         self._problems += problems
         return values
+
+    def _folder(self, path: str) -> Path | str:
+        return str(path) if "://" in path else self._beside / Path(path).expanduser()
 
     def _absolute(self, path: str | None) -> str | None:
         return path if path is None or "://" in path else str(self._beside / Path(path).expanduser())

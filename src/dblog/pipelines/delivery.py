@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
-from dblog.capture.spool import Spool
 from dblog.errors import SinkUnreachable
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.route import Route
@@ -49,7 +48,7 @@ class Delivery:
         self._options = dict(options)
         self._routes = routes
         self._away = away
-        self._spool = Spool(read.spool)
+        self._spool = read.open_spool()
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
         self._stopped = threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dblog.core.schema import TableName
@@ -40,9 +40,10 @@ class Database:
     """Whether watermarks can be written."""
 
 
-def example(name: str, found: Database) -> str:
-    """The text of `<name>.toml`."""
-    parts = [_head(name, found), _source(found), _PIPELINE.format(name=name), _tables(found), _SINKS.format(name=name)]
+def example(name: str, found: Database, sink: str = "ndjson") -> str:
+    """The text of `<name>.toml`. `sink` is one of SINKS."""
+    sinks = (SINKS[sink] + _MORE_SINKS).format(name=name)
+    parts = [_head(name, found), _source(found), _PIPELINE.format(name=name), _tables(found), sinks]
     return "\n".join(parts)
 
 
@@ -100,11 +101,28 @@ def _tables(found: Database) -> str:
 """
 
 
-_SINKS = """\
+_LAKE = """\
+[[sink]]
+type = "{kind}"  # {what}; needs pip install 'dblog[{kind}]'
+path = "{{name}}-lake"  # a folder beside this file, with a table for each table
+# mode = "history"  # keep every state of a row; "log" keeps every change
+"""
+SINKS: Mapping[str, str] = {
+    "ndjson": """\
 [[sink]]
 type = "ndjson"  # every change as a line of JSON
 path = "{name}-changes"
-
+""",
+    "parquet": """\
+[[sink]]
+type = "parquet"  # every change as a row of Parquet files
+path = "{name}-changes"
+""",
+    "delta": _LAKE.format(kind="delta", what="tables of Delta Lake with the rows as they are"),
+    "iceberg": _LAKE.format(kind="iceberg", what="tables of Apache Iceberg with the rows as they are"),
+}
+"""The sink in the file, by its type: those that need no more than a folder."""
+_MORE_SINKS = """
 # [[sink]]  # further sinks; each has its own stream
 # type = "sql"
 # url = {{ env = "TARGET_URL" }}

@@ -8,6 +8,8 @@ from dblog.core.settings import Kind, Setting, flag, mapping, matching, number, 
 from dblog.sinks.route import MASKS
 from dblog.spark.options import OPTIONS
 from dblog.state.pipeline import UNREADY_SECONDS
+from dblog.storage.object_storage import SETTINGS as STORAGE
+from dblog.storage.object_storage import option_name
 
 EVERY_SECONDS = 5.0
 RESTARTS = 5
@@ -25,6 +27,7 @@ ELSEWHERE = {
     "spool": "pipeline.spool",
     "deliver": "no option: the sink decides how rows are delivered",
     "before": "no option: the sink decides whether it gets old rows",
+    **{option_name(s.name).lower(): f"storage.{s.name}" for s in STORAGE},
 }
 """Options of the Spark source that a file cannot set in `source.options`, and what to use instead."""
 
@@ -85,7 +88,9 @@ PIPELINE = (
         matching("[a-z0-9_]{1,40}", "1 to 40 lower-case letters, digits and underscores"),
         default=None,
     ),
-    Setting("folder", "the folder of checkpoints; default: <file>.dblog beside the file", text(), None),
+    Setting(
+        "folder", "the folder of checkpoints; default: <file>.dblog beside the file", text("a folder or URI"), None
+    ),
     Setting("spool", "where captured log and chunks wait; default: in `folder`", text("a folder or URI"), None),
     Setting("every", "seconds from batch to batch", number(0.0, 86_400.0), default=EVERY_SECONDS),
     Setting("restarts", "restarts of a failed stream within ten minutes", number(0, 100), default=RESTARTS),

@@ -33,6 +33,8 @@ class StreamFindings:
     """Problems of the source."""
     sink: DBLogError | None = None
     """The error of the sink's own check."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What the sink says about itself; empty after an error."""
 
     def error(self) -> DBLogError | None:
         """Why the stream cannot run. None if it can, or if waiting may help: the problem is `passing`, or the sink
@@ -109,7 +111,8 @@ def _check_stream(stream: Stream) -> StreamFindings:
             stream.read.source.check_position(resumes.position, resumes.coordinate)
         except PositionLost as error:
             problems.append(Problem(error.message, error.hint or "", lost=True))
-    return StreamFindings(tuple(there.tables), tuple(problems), stream.check())
+    wrong = stream.check()
+    return StreamFindings(tuple(there.tables), tuple(problems), wrong, {} if wrong is not None else stream.facts())
 
 
 def _unfit_names(stream: Stream) -> Iterator[Problem]:

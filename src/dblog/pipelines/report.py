@@ -1,4 +1,4 @@
-"""Writes to the state store whether a stream runs, waits for its sink, or restarts.
+"""Writes to the state store whether a stream runs, waits for its sink, or restarts, and how its sink writes.
 
 The source's process writes the rest of the status. The writing is done in a thread of its own, so that the stream never
 waits for the store; the thread sleeps until the state changes.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
 from dblog.errors import DBLogError
+from dblog.sinks.base import Sink
 from dblog.state import open_store
 from dblog.state.pipeline import RESTARTING, RUNNING, SILENT_SECONDS, WAITING, Pipeline
 
@@ -20,6 +21,9 @@ REPEAT_SECONDS = SILENT_SECONDS / 4
 """How often, in seconds, a state other than `running` is written again: readers ignore one that is too old."""
 END_SECONDS = 15.0
 """How long, in seconds, the end of a stream waits for the store."""
+MOST_FACTS = 10
+LONGEST_FACT = 500
+"""How many facts of a sink are shown, and how many characters of each."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Report:
         self._thread: threading.Thread | None = None
         self.restarts = 0
         self.now = Doing()
+        self._facts: Mapping[str, str] = {}
 
     def start(self) -> None:
         if self._location != "off":
@@ -68,6 +73,12 @@ class Report:
         self.now = Doing()
         self._news.set()
         return before
+
+    def sink_says(self, facts: Mapping[str, str]) -> None:
+        """What the sink says about itself after a batch. Written if it has changed."""
+        if facts != self._facts:
+            self._facts = facts
+            self._news.set()
 
     def end(self, error: str | None) -> None:
         """The stream has ended, with an error if it failed."""
@@ -104,6 +115,18 @@ class Report:
             pipeline = Pipeline(store, self._name)
             pipeline.open()
             now = {**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after}
+            if self._facts:
+                now["sink"] = self._facts
             pipeline.deliver(now if ending is None else {**now, "failed": ending[0]})
             if ending is not None:
                 pipeline.ended(*ending)
+
+
+def facts_of(sink: Sink, hidden: Callable[[str], str]) -> dict[str, str]:
+    """What a sink says about itself, without secrets and not too long. `hidden` replaces secrets."""
+    found = list(sink.facts().items())[:MOST_FACTS]
+    return {name: _short(hidden(text)) for name, text in found}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_FACT else text[: LONGEST_FACT - 3] + "..."

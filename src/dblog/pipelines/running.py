@@ -6,12 +6,10 @@ fails is restarted from the same checkpoint if that may help (`restart`): the in
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 from pyspark import InheritableThread
@@ -20,13 +18,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, NotFound, SinkError, SinkUnreachable
-from dblog.pipelines.checkpoint import resume_offset
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
 from dblog.pipelines.reached import Reached, reached_by
-from dblog.pipelines.report import Report
+from dblog.pipelines.report import Report, facts_of
 from dblog.pipelines.restart import Restarts, may_pass
-from dblog.pipelines.secrets import hiding
+from dblog.pipelines.secrets import Secret, hiding
+from dblog.pipelines.stream_folder import StreamFolder
 from dblog.sinks.base import Sink, SinkContext
 from dblog.sinks.route import Route
 from dblog.spark.failure import plain
@@ -47,11 +45,6 @@ _STARTING = threading.Lock()
 """Held while a stream starts, so that they start one after the other. Spark gives a Python process ten seconds to
 start; many at the same time take longer."""
 
-KEPT = "stream"
-"""The file in a sink's folder that contains the name of its stream."""
-JOINED = ("spark.jars.packages", "spark.sql.extensions")
-"""Settings of Spark that are lists: the values of several sinks are joined."""
-
 Told = Callable[[str, str], None]
 """Takes the name of a sink and a message about its stream."""
 
@@ -61,23 +54,24 @@ class Stream:
 
     def __init__(self, config: Config, sink: SinkConfig, told: Told, warned: Told) -> None:
         self.sink_name = sink.name
-        self.folder = config.folder / sink.name
+        self.folder = StreamFolder(config.folder, sink.name, config.objects)
         self.name = _stream_name(config, sink, self.folder)
         self.routes: Sequence[Route] = sink.routes
-        self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, SinkContext(self.name, config.base))
+        context = SinkContext(self.name, config.base, config.objects)
+        self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, context)
         self.sink = self._make_sink()
         self.options = {
             **config.source,
             "slot": config.slot or self.name,
             "pipeline": self.name,
-            "spool": f"{config.spool}/{sink.name}" if config.spool else str(self.folder / "spool"),
+            "spool": f"{config.spool}/{sink.name}" if config.spool else self.folder.spool,
+            **{name: Secret(value) for name, value in config.objects.options().items()},
             "deliver": "ranges",
             "before": "true" if self.sink.before else "false",
             **({} if config.state is None else {"state": config.state}),
         }
         self.read: Options = read_options(self.options)
-        self.checkpoint = self.folder / "checkpoint"
-        self.resumes: Offset | None = resume_offset(self.checkpoint)
+        self.resumes: Offset | None = self.folder.resume_offset()
         """The offset from which the stream continues; None for a new stream."""
         self.error: DBLogError | None = None
         self._every = config.every
@@ -111,6 +105,10 @@ class Stream:
         except DBLogError as error:
             return self._said(error)
 
+    def facts(self) -> dict[str, str]:
+        """What the sink says about itself, without secrets."""
+        return facts_of(self.sink, self._hidden)
+
     def set_throttle(self, throttle: Mapping[str, Any]) -> None:
         if throttle and self.read.state != "off":
             with closing(open_store(self.read.state)) as store:
@@ -121,9 +119,7 @@ class Stream:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)  # an earlier release may have created it
-        (self.folder / KEPT).write_text(f"{self.name}\n", "utf-8")
+        self.folder.make(self.name)
         self._thread = InheritableThread(
             target=lambda: self._run(spark, once), name=f"dblog-stream-{self.sink_name}", daemon=True
         )
@@ -232,6 +228,7 @@ class Stream:
             self._before = self._last.changes, self._last.rows
         if not self._open(spark):
             return
+        self.report.sink_says(self.facts())
         self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away)
         with _STARTING:
             query = self._query = self._started(spark, once)
@@ -271,7 +268,7 @@ class Stream:
         options = {**self.options, "drain": "true"} if once else self.options
         rows = spark.readStream.format("dblog").options(**options).load()
         writer = rows.writeStream.foreachBatch(self._take).queryName(self.name)
-        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        writer = writer.option("checkpointLocation", self.folder.checkpoint)
         if not once:
             writer = writer.trigger(processingTime=f"{round(self._every * 1000)} milliseconds")
         return writer.start()
@@ -304,6 +301,7 @@ class Stream:
             finally:
                 self._begun |= self._delivery.begun
             self._taken = number
+            self.report.sink_says(self.facts())
             self._say_running()
         except Exception as error:
             self._failure = plain(error)
@@ -323,7 +321,7 @@ class Stream:
             return
         try:
             self.read.source.abandon()
-            shutil.rmtree(self.checkpoint, ignore_errors=True)
+            self.folder.remove_checkpoint()
         except NotFound:
             pass  # the slot was not created yet
         except DBLogError as error:
@@ -368,31 +366,9 @@ def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[S
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
 
 
-def spark_settings(streams: Sequence[Stream]) -> dict[str, str]:
-    """Settings of Spark that the sinks need. Raises ConfigError when two sinks need different values."""
-    merged: dict[str, str] = {"spark.scheduler.mode": "FAIR"}
-    by: dict[str, str] = {}
-    for stream in streams:
-        for name, value in stream.sink.spark_settings.items():
-            if name in JOINED and name in merged:
-                merged[name] = ",".join(dict.fromkeys([*merged[name].split(","), *value.split(",")]))
-            elif name in by and merged[name] != value:
-                raise ConfigError(
-                    f"sinks {by[name]!r} and {stream.sink_name!r} need different values of {name!r}",
-                    hint="run them as two pipelines, in two files",
-                )
-            else:
-                merged[name] = value
-            by.setdefault(name, stream.sink_name)
-    return merged
-
-
-def _stream_name(config: Config, sink: SinkConfig, folder: Path) -> str:
+def _stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:
     """The name of a sink's stream. The stream of the only sink has the pipeline's name. It keeps this name, and so its
     slot, when other sinks are added later."""
     if config.slot is not None:
         return config.name
-    kept = folder / KEPT
-    if kept.exists():
-        return kept.read_text("utf-8").strip()
-    return config.name if config.alone else f"{config.name}_{sink.name}"
+    return folder.name() or (config.name if config.alone else f"{config.name}_{sink.name}")

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import Setting
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,6 +154,8 @@ class SinkContext:
     """The name of the stream, unique per source and sink."""
     folder: Path
     """The folder of the pipeline's file. Relative paths in settings start here."""
+    objects: ObjectStorage = NO_SETTINGS
+    """How to reach object storage: `[storage]` of the pipeline's file."""
 
 
 class Sink(ABC):
@@ -174,6 +177,12 @@ class Sink(ABC):
     def spark_settings(self) -> Mapping[str, str]:
         """Settings that the Spark session must be started with. The values of `spark.jars.packages` and
         `spark.sql.extensions` of several sinks are joined."""
+        return {}
+
+    def facts(self) -> Mapping[str, str]:
+        """What users should know about how the sink writes, as short texts by short names. `dblog check` asks for it
+        after `check`; while the pipeline runs, `dblog status` shows what it returns after each batch. It must be quick:
+        it is not the place to ask the target."""
         return {}
 
     def check(self) -> None:

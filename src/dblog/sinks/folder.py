@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import SinkContext
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage, refused
 
 _NOT_AWAY = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 """Errors for which a retry does not help."""
@@ -23,40 +24,49 @@ _NOT_AWAY = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsE
 class Folder:
     """A folder. It can be pickled: the driver and each Spark task open it themselves."""
 
-    uri: str
+    base: str
+    """The path or URL that was given."""
+    objects: ObjectStorage = NO_SETTINGS
+    below: str = ""
+    """The names of folders in `base`, as they are: a URL is decoded, and they may have a percent sign."""
 
     @staticmethod
     def of(path: str, context: SinkContext) -> Folder:
         """The folder that a setting names."""
-        return Folder(path if "://" in path else str((context.folder / path).absolute()))
+        return Folder(path if "://" in path else str((context.folder / path).absolute()), context.objects)
+
+    @property
+    def uri(self) -> str:
+        return f"{self.base.rstrip('/')}{self.below}" if self.below else self.base
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"uri": self.uri}
+        return {"base": self.base, "objects": self.objects, "below": self.below}
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(f"{self.uri.rstrip('/')}/{name}")
+        return Folder(self.base, self.objects, f"{self.below}/{name}")
 
     @cached_property
-    def _opened(self) -> tuple[pafs.FileSystem, str]:
-        if "://" not in self.uri:
-            return pafs.LocalFileSystem(), self.uri
+    def opened(self) -> tuple[pafs.FileSystem, str]:
+        """Arrow's file system, and the folder's path in it."""
         try:
-            files, root = pafs.FileSystem.from_uri(self.uri)
+            with self._reached():
+                files, root = self.objects.arrow_filesystem(self.base)
+                return files, f"{root.rstrip('/')}{self.below}" if self.below else root
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(
                 f"the folder {self.uri!r} cannot be opened: {error}",
                 hint="give a path, or a URL like s3://, gs://, hdfs:// or file://",
             ) from None
-        return files, root
 
     def make(self) -> None:
-        files, root = self._opened
+        """Create the folder, and see that it can be written to."""
+        files, root = self.opened
         with self._reached():
             files.create_dir(root, recursive=True)
 
     def names(self, beginning: str) -> list[str]:
         """The names of the files that start with `beginning`."""
-        files, root = self._opened
+        files, root = self.opened
         with self._reached():
             found = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
         return sorted(info.base_name for info in found if info.base_name.startswith(beginning))
@@ -64,18 +74,18 @@ class Folder:
     @contextmanager
     def writing(self, name: str, *, compression: str | None = None) -> Iterator[Any]:
         """A stream to a new file. An existing file of that name is replaced."""
-        files, root = self._opened
+        files, root = self.opened
         with self._reached(), files.open_output_stream(f"{root}/{name}", compression=compression) as stream:
             yield stream
 
     def move(self, name: str, to: str) -> None:
-        files, root = self._opened
+        files, root = self.opened
         with self._reached():
             files.move(f"{root}/{name}", f"{root}/{to}")
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
-        files, root = self._opened
+        files, root = self.opened
         with self._reached():
             if files.get_file_info(f"{root}/{name}").type != pafs.FileType.NotFound:
                 files.delete_file(f"{root}/{name}")
@@ -89,6 +99,10 @@ class Folder:
                 f"cannot write to {self.uri!r}: {error}", hint="give a folder that this user may write to"
             ) from None
         except OSError as error:
+            if refused(error):
+                raise SinkError(
+                    f"cannot write to {self.uri!r}: {error}", hint="check the bucket, the endpoint and the keys"
+                ) from None
             raise SinkUnreachable(f"cannot write to {self.uri!r}: {error}", hint="check that it is mounted") from None
 
 

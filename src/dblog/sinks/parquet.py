@@ -4,6 +4,7 @@
 
 A batch is written to a temporary folder and moved to its final one. Then the folder gets a file `_dblog`, which readers
 ignore. A batch with that file is complete: when it comes again, nothing is written. A batch without it is replaced.
+Object storage cannot move a folder. There a batch is written in place, and its files appear one after the other.
 
 The file has the log position at which the batch ends. A new stream numbers its batches from the beginning again, and
 the position tells its batches from those of an earlier stream.
@@ -22,8 +23,10 @@ from dblog.errors import SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import OLD_ROWS
+from dblog.sinks.s3a import s3a_settings
 from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.storage import Files, reached
+from dblog.storage.object_storage import has_no_rename, is_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +57,7 @@ class ParquetSink(Sink):
     def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
         super().__init__(given, context)
         self._folder = Folder.of(given["path"], context).uri.rstrip("/")
+        self._in_place = has_no_rename(self._folder)
         self._columns: dict[str, dict[str, str]] = {}
 
     @property
@@ -62,9 +66,11 @@ class ParquetSink(Sink):
 
     @property
     def spark_settings(self) -> Mapping[str, str]:
-        return EXACT
+        return {**EXACT, **s3a_settings(self._folder, self.context.objects)}
 
     def check(self) -> None:
+        if is_s3(self._folder):
+            Folder(self._folder, self.context.objects).make()
         if "://" in self._folder:  # only Spark can check that
             return
         try:
@@ -92,11 +98,13 @@ class ParquetSink(Sink):
             frame = self._fitting(home, everything(table), table)
             for begun in (beside, to):
                 self._files.remove(begun)
-            self._files.make(beside)
-            frame.write.mode("overwrite").option("compression", self.given["compression"]).parquet(beside)
+            written = to if self._in_place else beside
+            self._files.make(written)
+            frame.write.mode("overwrite").option("compression", self.given["compression"]).parquet(written)
             columns = {field.name: field.dataType.simpleString() for field in frame.schema}
             mark = {"pipeline": self.context.pipeline, "position": batch.position, "columns": columns}
-            self._files.move(beside, to)
+            if not self._in_place:
+                self._files.move(beside, to)
             self._files.put(f"{to}/{MARK}", json.dumps(mark))
         self._columns[home] = columns
 

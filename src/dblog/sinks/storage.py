@@ -15,7 +15,16 @@ from dblog.errors import SinkError, SinkUnreachable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REFUSED = ("AccessControlException", "AccessDenied", "Forbidden", "UnsupportedFileSystemException", "for scheme")
+REFUSED = (
+    "AccessControlException",
+    "AccessDenied",
+    "Forbidden",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "UnknownStoreException",
+    "UnsupportedFileSystemException",
+    "for scheme",
+)
 """Words in a storage's error for which a retry does not help."""
 
 

@@ -30,11 +30,17 @@ THREADS = 4
 
 
 def run_in_tasks(
-    spark: SparkSession, works: Sequence[W], run: Callable[[W], R], weights: Sequence[int] | None = None
+    spark: SparkSession,
+    works: Sequence[W],
+    run: Callable[[W], R],
+    weights: Sequence[int] | None = None,
+    *,
+    threads: int = THREADS,
 ) -> list[R]:
     """Run a function for each piece of work, in the tasks of one job. Returns the results in the order of the work.
 
-    `weights` say how large the pieces are, so that tasks get about the same. Raises the first SinkError of a piece.
+    `weights` say how large the pieces are, so that tasks get about the same. A task does `threads` of them at a time.
+    Raises the first SinkError of a piece.
     """
     if not works:
         return []
@@ -44,7 +50,7 @@ def run_in_tasks(
 
     def task(lists: Iterable[list[tuple[int, W]]]) -> Iterator[tuple[int, R | None, bytes | None]]:
         for mine in lists:
-            with ThreadPoolExecutor(min(THREADS, len(mine))) as pool:
+            with ThreadPoolExecutor(min(threads, len(mine))) as pool:
                 yield from pool.map(lambda item: _done(item[0], item[1], run), mine)
 
     found: list[R] = [None] * len(works)  # type: ignore[list-item]

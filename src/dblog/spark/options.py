@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dblog.capture.segments import Limit
+from dblog.capture.spool import Spool
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.option_values import OptionValues, bad_value
 from dblog.core.schema import TableName
@@ -18,6 +19,8 @@ from dblog.errors import ConfigError
 from dblog.planning.settings import StreamSettings
 from dblog.sources.base import Source
 from dblog.sources.family import Family, SourceOptions, digest, family_of
+from dblog.storage.object_storage import OPTIONS as STORAGE_OPTIONS
+from dblog.storage.object_storage import ObjectStorage
 
 OPTIONS = (
     Setting(
@@ -57,6 +60,7 @@ OPTIONS = (
         None,
         computed="a temporary folder",
     ),
+    *STORAGE_OPTIONS,
     Setting(
         "pipeline",
         "what people call this stream: dblog status, dblog dump ...",
@@ -159,6 +163,10 @@ class Options:
     limit: Limit
     own: Mapping[str, Any]
     """The checked options that only the source's family has."""
+    objects: ObjectStorage
+
+    def open_spool(self) -> Spool:
+        return Spool(self.spool, self.objects)
 
     @property
     def of_source(self) -> SourceOptions:
@@ -221,6 +229,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         ),
         limit=Limit(rows=options.read("maxRowsPerTrigger"), nbytes=options.read("maxBytesPerTrigger")),
         own=family.own_options(options, address, slot),
+        objects=ObjectStorage.of_options(values),
     )
 
 

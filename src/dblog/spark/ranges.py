@@ -26,6 +26,7 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.spark.options import read_options
 from dblog.spark.versions import DataSourceReader, InputPartition, to_arrow_schema
+from dblog.storage.object_storage import ObjectStorage
 from dblog.work.handover import NO_ROWS, Lanes, Range, RangeFiles, read_range
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed, check_names
@@ -119,7 +120,7 @@ class _Frames:
                 parts = [((n, k), t[0], lanes) for n, t in enumerate(self._tables) for k, lanes in enumerate(t[1])]
                 given = {at: (shape, lanes) for at, shape, lanes in parts if lanes}
                 self._names = dict(zip(given, self._files.write(list(given.values())), strict=True))
-        options = {"spool": self._files.spool.uri, OPTION: self._names[table, kind]}
+        options = {**self._files.spool.options, OPTION: self._names[table, kind]}
         return self._spark.read.format("dblog").options(**options).load()
 
 
@@ -131,8 +132,7 @@ def run_selects(
     if selects:
         lanes = [tuple(selects[n::tasks]) for n in range(min(tasks, len(selects)))]
         (name,) = files.write([(NO_ROWS, lanes)])
-        spool = {"spool": files.spool.uri}
-        spark.read.format("dblog").options(**{**options, **spool, OPTION: name}).load().count()
+        spark.read.format("dblog").options(**{**options, **files.spool.options, OPTION: name}).load().count()
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class RangeReader(DataSourceReader):
         self._options = {name: value for name, value in options.items() if name != OPTION}
         if "spool" not in self._options:
             raise ConfigError("option 'range' needs the option spool, which has the file that it names")
-        self._spool = Spool(self._options["spool"])
+        self._spool = Spool(self._options["spool"], ObjectStorage.of_options(self._options))
 
     def range(self) -> Range:
         """What the option names. Raises ConfigError when it does not name a range."""

@@ -18,7 +18,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dblog.capture.segments import Limit
-from dblog.capture.spool import Spool
 from dblog.core.event import RESERVED
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
@@ -35,6 +34,7 @@ from dblog.spark.versions import (
     ReadLimit,
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
+    check_planned,
     for_this_spark,
     to_arrow_schema,
 )
@@ -130,6 +130,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             engine.drain()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        check_planned(start, end)
         between = Offset.from_json(start), Offset.from_json(end)
         with self._reporting() as (engine, shape):
             if self._options.ranges:
@@ -165,7 +166,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             version = shape.table.version if isinstance(shape, Typed) else None
             engine = Engine(
                 source,
-                Spool(options.spool),
+                options.open_spool(),
                 options.settings,
                 check,
                 version,
@@ -196,7 +197,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Lane)
         options = self._options
         arrow = to_arrow_schema(self._schema)
-        spool, before = Spool(options.spool), options.settings.before
+        spool, before = options.open_spool(), options.settings.before
         for batch in delivered(partition.work, partition.shape, spool, lambda: options.source, before=before):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
 

@@ -99,6 +99,10 @@ def register(spark: SparkSession, source: type[DataSource]) -> None:
 Json = dict[str, Any]
 
 
+PLANNED_FROM = "after"
+"""The key of an offset's JSON for the position that its batch was planned from; null for the first batch."""
+
+
 class StartedReader(Protocol):
     """A stream reader whose `latestOffset` needs the start of the batch."""
 
@@ -124,10 +128,12 @@ class TrackingReader(DataSourceStreamReader):
         last batch not committed     partitions(o, o) / partitions(n, o) / latestOffset -> a / commit(o)
         batch 0 not committed        partitions(o, o) / initialOffset / partitions(initial, o)
 
-    Any other order is refused: the start would be a guess, and rows would be lost or come twice.
+    Any other order is refused: the start would be a guess, and rows would be lost or come twice. Spark has written the
+    end of such a batch to its log before it asks for the partitions. So each offset names the position that it was
+    planned from, and `check_planned` refuses the batch in every later life too.
 
-    The report of the newest offset, which Spark does not ask for either, is put into the offset itself. Whoever reads
-    the offset ignores these keys, and `latestOffset` in the query's progress has them as on newer versions.
+    The report of the newest offset, which Spark does not ask for either, is put into the offset itself.
+    `Offset.from_json` ignores these keys, and `latestOffset` in the query's progress has them as on newer versions.
     """
 
     def __init__(self, reader: StartedReader) -> None:
@@ -145,7 +151,8 @@ class TrackingReader(DataSourceStreamReader):
         end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
         if end == start:
             return start  # exactly what Spark has, so that it makes no batch
-        self._at = _as_spark_returns({**end, **(self._reader.reportLatestOffset() or {})})
+        report = self._reader.reportLatestOffset() or {}
+        self._at = _as_spark_returns({**end, **report, PLANNED_FROM: start.get("pos")})
         self._planned = start, self._at
         return self._at
 
@@ -168,6 +175,15 @@ class TrackingReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read(partition)
+
+
+def check_planned(start: Json, end: Json) -> None:
+    """Raise ConfigError if the end of a batch was planned from another position than the start that Spark has now."""
+    if end.get(PLANNED_FROM, start.get("pos")) != start.get("pos"):
+        raise ConfigError(
+            f"Spark's checkpoint has the batch {_shown(start, end)}, whose end was planned from {end[PLANNED_FROM]}",
+            hint="remove the newest file in the checkpoint's folder 'offsets': its batch was never delivered",
+        )
 
 
 def for_this_spark(reader: StartedReader) -> DataSourceStreamReader:
@@ -202,6 +218,7 @@ __all__ = [
     "ADMISSION_SINCE",
     "CHECKPOINT_MANAGER",
     "LEAST",
+    "PLANNED_FROM",
     "DataSource",
     "DataSourceReader",
     "DataSourceStreamReader",
@@ -211,6 +228,7 @@ __all__ = [
     "ReadMaxBytes",
     "SupportsTriggerAvailableNow",
     "TrackingReader",
+    "check_planned",
     "check_version",
     "for_this_spark",
     "minor_of",

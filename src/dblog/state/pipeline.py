@@ -160,6 +160,8 @@ class Pipeline:
                 status["state"] = "lost"
         if delivery is not None:
             status["restarts"] = delivery.value["restarts"]
+            if "sink" in delivery.value:
+                status["sink"] = delivery.value["sink"]
             if delivery.value.get("failed") and status["state"] != RUNNING:
                 # the source's process may have ended before it could write its last state
                 status |= {"state": "failed", "error": delivery.value["failed"]}
@@ -194,8 +196,8 @@ class Pipeline:
         self.store.put(self.at("status"), {**status, "updated_at": time.time()})
 
     def deliver(self, delivery: Value) -> None:
-        """Write whether batches are delivered: `state`, `since`, `reason`, `restarts`, `unready_after`, and `failed`,
-        the error that ended the stream."""
+        """Write whether batches are delivered: `state`, `since`, `reason`, `restarts`, `unready_after`, `sink`, what
+        the sink says about itself, and `failed`, the error that ended the stream."""
         self.store.put(self.at("delivery"), {**delivery, "updated_at": time.time()})
 
     def ended(self, error: str | None) -> None:

@@ -13,6 +13,7 @@ from dblog.errors import ConfigError
 from dblog.pipelines import sink_kinds
 from dblog.pipelines.config import Config, read_config
 from dblog.sinks.base import Batch, Sink
+from dblog.storage.object_storage import ObjectStorage
 
 SOURCE = '[source]\nurl = "postgresql://cdc@db.example/shop"\ntables = ["public.*", "!public.tmp_*"]\n'
 PLAIN = '[[sink]]\ntype = "plain"\n'
@@ -181,6 +182,37 @@ def test_an_error_shows_a_text_as_it_is_written_and_not_what_was_filled_in(
         read(tmp_path, SOURCE + '[pipeline]\nname = "a-${HIDDEN_VALUE}"\n' + PLAIN)
     assert "'a-${HIDDEN_VALUE}'" in caught.value.message
     assert "secret-7" not in str(caught.value)
+
+
+STORAGE = """
+[pipeline]
+folder = "s3a://bucket/kept"
+[storage]
+endpoint = "https://storage.example:9000"
+access_key = { env = "STORAGE_KEY" }
+secret_key = { file = "key" }
+"""
+
+
+def test_the_storage_is_given_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_KEY", "the-access-key")
+    (tmp_path / "key").write_text("the-secret-key\n")
+    config = read(tmp_path, SOURCE + STORAGE + PLAIN)
+    assert config.folder == "s3a://bucket/kept", "a URI is not a path below the file's folder"
+    assert config.objects == ObjectStorage("https://storage.example:9000", None, "the-access-key", "the-secret-key")
+    assert {"the-access-key", "the-secret-key"} <= set(config.secrets)
+    assert "the-access-key" not in repr(config)
+    assert "the-secret-key" not in repr(config)
+
+
+def test_what_is_wrong_with_the_storage_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = '[storage]\nendpoint = "storage.example"\nsecret = "x"\n[source.options]\nstorageRegion = "eu"\n'
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, SOURCE + PLAIN.replace("[[sink]]", f"{wrong}[[sink]]", 1))
+    assert "storage has no setting 'secret'" in str(refused.value)
+    assert "'storage.endpoint' has the value 'storage.example'" in str(refused.value)
+    assert "source.options.storageRegion cannot be set" in str(refused.value)
+    assert "storage.region" in str(refused.value)
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dblog.pipelines.file_settings import EVERY_SECONDS, PIPELINE, SINK, SOURCE,
 from dblog.pipelines.running import DRAIN_SECONDS
 from dblog.pipelines.sink_kinds import SINKS
 from dblog.sinks.route import MASKS
+from dblog.storage.object_storage import SETTINGS as STORAGE
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
@@ -25,7 +26,14 @@ FILES = [
 
 
 @pytest.mark.parametrize(
-    ("title", "known"), [("[source]", SOURCE), ("[pipeline]", PIPELINE), ("[[table]]", TABLE), ("[[sink]]", SINK)]
+    ("title", "known"),
+    [
+        ("[source]", SOURCE),
+        ("[pipeline]", PIPELINE),
+        ("[storage]", STORAGE),
+        ("[[table]]", TABLE),
+        ("[[sink]]", SINK),
+    ],
 )
 def test_every_setting_is_explained_and_nothing_else_is(title: str, known: Sequence[Setting]) -> None:
     section = PAGE.split(f"## `{title}`\n")[1].split("\n## ")[0]

@@ -11,8 +11,9 @@ import pytest
 from dblog.core.names import parse_patterns
 from dblog.errors import ConfigError, DBLogError, SinkError
 from dblog.pipelines.config import Config, SinkConfig
-from dblog.pipelines.running import Stream, spark_settings, streams_of
+from dblog.pipelines.running import Stream, streams_of
 from dblog.pipelines.secrets import Secret
+from dblog.pipelines.spark_settings import spark_settings
 from dblog.sinks.base import Batch, Sink
 from dblog.sinks.route import Route
 

@@ -237,6 +237,7 @@ def apply(world: World, files: MemoryFiles, mode: str, *, split: bool) -> None:
 @pytest.fixture
 def _compacting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "SMALL_FILES", 3)
+    monkeypatch.setattr(write, "SLICED_ROWS", 3)
 
 
 @pytest.mark.usefixtures("_compacting")

@@ -14,13 +14,24 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from dblog.core.offset import Chunk, Cursor, Extent, Followed, Offset, Taken, Tally
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
 from dblog.planning.settings import Counts
 from dblog.spark import versions
-from dblog.spark.versions import InputPartition, ReadAllAvailable, ReadLimit, TrackingReader, check_version
+from dblog.spark.options import read_options
+from dblog.spark.source import ChangeReader
+from dblog.spark.versions import (
+    PLANNED_FROM,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    TrackingReader,
+    check_planned,
+    check_version,
+)
 
 SOURCE = Path(__file__).parents[3] / "src"
 Json = dict[str, Any]
@@ -34,24 +45,24 @@ class Numbers:
         self.calls: list[tuple[Any, ...]] = []
 
     def initialOffset(self) -> Json:  # noqa: N802
-        return {"n": 0}
+        return {"pos": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        self.calls.append(("latestOffset", start["n"]))
-        return {"n": min(start["n"] + 5, self.end)} if start["n"] < self.end else start
+        self.calls.append(("latestOffset", start["pos"]))
+        return {"pos": min(start["pos"] + 5, self.end)} if start["pos"] < self.end else start
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         return {"events": len(self.calls)}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        self.calls.append(("partitions", start["n"], end["n"]))
-        return [InputPartition(n) for n in range(start["n"], end["n"])]
+        self.calls.append(("partitions", start["pos"], end["pos"]))
+        return [InputPartition(n) for n in range(start["pos"], end["pos"])]
 
     def commit(self, end: Json) -> None:
-        self.calls.append(("commit", end["n"]))
+        self.calls.append(("commit", end["pos"]))
 
     def stop(self) -> None:
         self.calls.append(("stop",))
@@ -67,7 +78,7 @@ def tracked(end: int = 1000) -> tuple[TrackingReader, Numbers]:
 
 def at(n: int) -> Json:
     """An offset of an earlier life, as Spark's log has it."""
-    return {"n": n, "events": 7}
+    return {"pos": n, "events": 7}
 
 
 def values(partitions: Sequence[InputPartition]) -> list[int]:
@@ -138,13 +149,13 @@ class TestCallOrders:
         assert ends[1] == at(10)
         busy.partitions(at(10), ends[0])
         numbers.end = 12
-        assert idle.latestOffset()["n"] == 12
-        assert values(idle.partitions(at(10), {"n": 12, "events": 2})) == [10, 11]
+        assert idle.latestOffset()["pos"] == 12
+        assert values(idle.partitions(at(10), {"pos": 12, "events": 2, "after": 10})) == [10, 11]
 
     def test_a_batch_may_be_planned_twice(self) -> None:
         reader, _ = tracked()
         end = reader.latestOffset()
-        assert values(reader.partitions({"n": 0}, end)) == values(reader.partitions({"n": 0}, end))
+        assert values(reader.partitions({"pos": 0}, end)) == values(reader.partitions({"pos": 0}, end))
 
 
 class TestGuard:
@@ -173,14 +184,14 @@ class TestGuard:
     def test_another_end_than_the_planned_one(self) -> None:
         reader, numbers = tracked()
         first = reader.latestOffset()
-        reader.partitions({"n": 0}, first)
+        reader.partitions({"pos": 0}, first)
         reader.latestOffset()
-        self.refused(reader, first, {"n": 11}, numbers)
+        self.refused(reader, first, {"pos": 11}, numbers)
 
     def test_an_offset_that_was_planned_and_left_out(self) -> None:
         reader, numbers = tracked()
         reader.latestOffset()
-        self.refused(reader, {"n": 0}, reader.latestOffset(), numbers)
+        self.refused(reader, {"pos": 0}, reader.latestOffset(), numbers)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -224,11 +235,39 @@ def test_killed_anywhere_every_batch_starts_where_the_one_before_it_ended(seed: 
     assert delivered == list(range(delivered[-1] + 1))
 
 
+class TestPlannedFrom:
+    """Spark has a batch in its log before it asks for the partitions: a wrong one is refused in later lives too."""
+
+    def test_the_end_of_a_batch_names_the_position_it_was_planned_from(self) -> None:
+        reader, _ = tracked()
+        reader.partitions(at(20), at(20))
+        end = reader.latestOffset()
+        check_planned(at(20), end)
+        check_planned(at(20), at(25))  # of a version that does not name it
+        with pytest.raises(ConfigError, match="from 15 to 25, whose end was planned from 20") as refused:
+            check_planned(at(15), end)
+        assert "remove the newest file" in (refused.value.hint or "")
+
+    def test_what_a_restarted_query_planned_as_a_new_one_stays_refused(self) -> None:
+        reader, _ = tracked()
+        with pytest.raises(ConfigError):
+            check_planned(at(20), reader.latestOffset())
+
+    def test_the_first_batch_of_a_stream(self) -> None:
+        check_planned(Offset().to_json(), {**Offset(5).to_json(), PLANNED_FROM: None})
+
+    def test_the_reader_of_changes_refuses_it_before_it_reads_anything(self) -> None:
+        options = read_options({"url": "postgresql://a@db.example/b", "table": "t", "state": "off"})
+        reader = ChangeReader(options, StructType([]))
+        with pytest.raises(ConfigError, match="whose end was planned from None"):
+            reader.partitions(Offset(20).to_json(), {**Offset(25).to_json(), PLANNED_FROM: None})
+
+
 class TestReport:
     def test_an_offset_has_the_report_that_spark_does_not_ask_for(self) -> None:
         reader, _ = tracked()
-        assert reader.latestOffset() == {"n": 5, "events": 1}
-        assert reader.latestOffset() == {"n": 10, "events": 2}
+        assert reader.latestOffset() == {"pos": 5, "events": 1, "after": 0}
+        assert reader.latestOffset() == {"pos": 10, "events": 2, "after": 5}
 
     def test_no_key_of_the_report_is_one_of_an_offset(self) -> None:
         table = TableName("public", "t")
@@ -237,7 +276,7 @@ class TestReport:
             1, (chunk,), (chunk,), (Cursor("d", table, 1),), (1,), (table,), Taken("s", 1), (Tally("d", table, 1, 1),),
             "place", {table: Followed()}, {table: "{}"},
         )  # fmt: skip
-        report = {"captured": 1, **Counts().to_json()}
+        report = {"captured": 1, **Counts().to_json(), PLANNED_FROM: 1}
         assert not set(report) & set(full.to_json())
         assert Offset.from_json({**full.to_json(), **report}) == full
 

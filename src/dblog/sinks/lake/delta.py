@@ -22,7 +22,7 @@ class DeltaSink(LakeSink):
             from dblog.sinks.lake.native.delta import DeltaFolder
         except ImportError as error:
             raise ConfigError(f"sink 'delta' needs {error.name}", hint="pip install 'dblog[delta]'") from None
-        return DeltaFolder(Folder.of(self.given["path"], self.context), self.context.pipeline, {})
+        return DeltaFolder(Folder.of(self.given["path"], self.context), self.context.pipeline)
 
     def _not_native(self) -> str | None:
         return None if self.given["path"] is not None else "a catalog of Spark's has the tables"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dblog.errors import ConfigError
 from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.iceberg import IcebergBySpark, catalog_type
-from dblog.sinks.lake.native.writer import NativeTables
 from dblog.sinks.lake.sink import LakeSink
 
-NATIVE = ("rest", "sql", "glue", "hive", "dynamodb")
-"""Types of catalogs that pyiceberg can open."""
+if TYPE_CHECKING:
+    from dblog.sinks.lake.native.iceberg import IcebergCatalog
+
+NATIVE = ("rest", "sql", "glue", "hive")
+"""Types of catalogs in which pyiceberg can commit."""
 OWN = "catalog.db"
 """The SQLite database of a catalog in a folder."""
 
@@ -21,6 +24,8 @@ class IcebergSink(LakeSink):
     """Writes Iceberg tables."""
 
     format = "iceberg"
+    _tables: IcebergCatalog | None = None
+    """The tables of the native writer, while it is open."""
 
     def _spark_tables(self) -> IcebergBySpark:
         return IcebergBySpark(self.given, self.context)
@@ -28,9 +33,9 @@ class IcebergSink(LakeSink):
     def _not_native(self) -> str | None:
         kind = catalog_type(self.given["options"])
         if kind is not None:
-            return None if kind in NATIVE else f"pyiceberg has no catalog of the type {kind!r}"
+            return None if kind in NATIVE else f"pyiceberg cannot commit to a catalog of the type {kind!r}"
         if self.given["path"] is None:
-            return "Spark's own settings define the catalog"
+            return "its options have no type" if self.given["options"] else "Spark's own settings define the catalog"
         folder = self._folder
         if folder is not None and any(folder.glob("*/*/metadata/version-hint.text")):
             return "the folder has tables of Spark's writer (a catalog of the type 'hadoop')"
@@ -46,6 +51,8 @@ class IcebergSink(LakeSink):
     def check(self) -> None:
         super().check()
         folder = self._folder
+        if self.given["writer"] != "spark" and self._not_native() is None and folder is None:
+            self._native_tables().check()
         if self.given["writer"] == "spark" and folder is not None and (folder / OWN).exists():
             raise ConfigError(
                 f"the tables in {str(folder)!r} are in the native writer's catalog ({OWN}), which Spark cannot open",
@@ -60,7 +67,7 @@ class IcebergSink(LakeSink):
         uri = Folder.of(self.given["path"], self.context).uri.removeprefix("file://")
         return None if "://" in uri else Path(uri)
 
-    def _native_tables(self) -> NativeTables:
+    def _native_tables(self) -> IcebergCatalog:
         try:
             from dblog.sinks.lake.native.iceberg import IcebergCatalog
             from dblog.sinks.lake.native.iceberg_catalog import OpenCatalog
@@ -69,12 +76,17 @@ class IcebergSink(LakeSink):
             catalog = OpenCatalog(name, self._options(), self._folder)
         except ImportError as error:
             raise ConfigError(f"sink 'iceberg' needs {error.name}", hint="pip install 'dblog[iceberg]'") from None
-        return IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
+        self._tables = IcebergCatalog(catalog, self.given["database"], self.context.pipeline)
+        return self._tables
+
+    def close(self) -> None:
+        if self._tables is not None:
+            self._tables.close()
 
     def _options(self) -> Mapping[str, str]:
-        """The options of the catalog for pyiceberg."""
-        options = dict(self.given["options"])
-        kind = catalog_type(options)
+        """The options of the catalog for pyiceberg, and how it reaches object storage."""
+        kind = catalog_type(self.given["options"])
+        options = {**self.context.objects.iceberg_properties(), **self.given["options"]}
         if self.given["path"] is None:
             return {"type": str(kind), **options}
         uri = Folder.of(self.given["path"], self.context).uri

@@ -17,6 +17,7 @@ from dblog.core.settings import Setting, choice, mapping, text
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Batch, Sink, SinkContext
 from dblog.sinks.lake.by_spark.writer import SparkTables, SparkWriter
+from dblog.sinks.lake.chosen import shown
 from dblog.sinks.lake.native.writer import NativeTables, NativeWriter
 from dblog.sinks.packages import PACKAGE
 from dblog.sinks.settings import SCHEMA_CHANGES
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 NATIVE_BYTES = 8 << 30
 """A table of more bytes is written by Spark if Spark has the connector: replaced rows mean that whole files are written
 again, which a cluster does faster."""
+LARGE = f"tables of more than {NATIVE_BYTES >> 30} GB"
+NO_PACKAGE = "the setting package names no connector"
 
 
 class LakeSink(Sink):
@@ -97,6 +100,21 @@ class LakeSink(Sink):
         if self._by_spark:
             self._spark_tables().settings  # noqa: B018 - raises if there is no connector
 
+    def facts(self) -> Mapping[str, str]:
+        return {"format": self.format, "writer": shown(self.writers) if self.writers else self._expected()}
+
+    def _expected(self) -> str:
+        """Who will write, and why, as far as the settings decide it."""
+        if self.given["writer"] == "spark":
+            return 'spark (writer = "spark")'
+        if (why := self._not_native()) is not None:
+            return f"spark ({why})"
+        if self.given["writer"] == "native":
+            return 'native (writer = "native")'
+        return (
+            f"native; spark for {LARGE} or with features that need it" if self._by_spark else f"native ({NO_PACKAGE})"
+        )
+
     def open(self, spark: SparkSession) -> None:
         self._spark = spark
         self._native = None if self._not_native() else self._native_writer()
@@ -139,7 +157,7 @@ class LakeSink(Sink):
                 )
             return "spark", why
         if self.given["writer"] == "native" or self._other is None:
-            return "native", 'writer = "native"' if self.given["writer"] == "native" else "no connector is loaded"
+            return "native", 'writer = "native"' if self.given["writer"] == "native" else NO_PACKAGE
         if found is not None and found.size > NATIVE_BYTES:
-            return "spark", f"it has {found.size >> 20:,} MB"
+            return "spark", f"for {LARGE}"
         return "native", "it is small enough"

@@ -24,11 +24,13 @@ from dblog.sinks.lake.marks import BatchMark
 from dblog.sinks.net_effect import net
 from dblog.sinks.packages import check_loaded, package_of
 from dblog.sinks.parquet import EXACT, everything
+from dblog.sinks.s3a import s3a_settings
 from dblog.sinks.storage import causes, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+PACKAGES = "spark.jars.packages"
 CONFLICTS = ("Concurrent", "CommitFailedException", "CommitStateUnknownException", "ValidationException")
 """Parts of the names of a connector's exceptions for a conflict with another writer."""
 
@@ -49,8 +51,10 @@ class SparkTables(ABC):
     def settings(self) -> Mapping[str, str]:
         """The settings that Spark must be started with. Raises ConfigError if there is no connector for this
         PySpark."""
-        package = package_of(self.format, self.given["package"])
-        return {**EXACT, **({"spark.jars.packages": package} if package else {})}
+        s3a = s3a_settings(self.given["path"] or "", self.context.objects)
+        packages = [package_of(self.format, self.given["package"]), s3a.pop(PACKAGES, None)]
+        joined = ",".join(package for package in packages if package)
+        return {**EXACT, **s3a, **({PACKAGES: joined} if joined else {})}
 
     def check_loaded(self, spark: SparkSession) -> None:
         """Raise ConfigError unless Spark has the connector."""

@@ -20,7 +20,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -34,6 +33,7 @@ from dblog.sinks.lake.marks import BatchMark, delta_mark, read_delta_mark
 from dblog.sinks.lake.native.files import ROLL_BYTES, LakeFiles, LakeTable, ListedFile, NewFile
 from dblog.sinks.lake.native.rolling import rolled
 from dblog.sinks.lake.native.writer import NativeTables
+from dblog.storage.object_storage import s3_uri
 
 READER_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
 """Features of tables that the files of this module follow, beside those of the first protocol."""
@@ -48,13 +48,13 @@ TEXT_BOUND = 64
 class DeltaFiles(LakeFiles):
     """Parquet files in the table's folder."""
 
-    uri: str
+    folder: Folder
     schema: pa.Schema
 
     def read(self, file: ListedFile, columns: Sequence[str]) -> pa.Table:
-        files, root = _opened(self.uri)
-        with reached(self.uri), files.open_input_file(f"{root}/{file.name}") as stream:
-            found = pq.ParquetFile(stream)
+        files, root = self.folder.opened
+        with reached(self.folder.uri), files.open_input_file(f"{root}/{file.name}") as stream:
+            found = pq.ParquetFile(stream, pre_buffer=True)
             have = set(found.schema_arrow.names)
             rows = found.read([name for name in columns if name in have])
         kinds = [self.schema.field(name) for name in columns]
@@ -64,15 +64,15 @@ class DeltaFiles(LakeFiles):
         return pa.Table.from_arrays(made, schema=pa.schema(kinds))
 
     def write(self, tables: Iterable[pa.Table]) -> list[NewFile]:
-        files, root = _opened(self.uri)
+        files, root = self.folder.opened
         made = []
         for group in rolled(tables, ROLL_BYTES):
             name = f"part-{uuid.uuid4()}.parquet"
             written: list[Any] = []
             with (
-                reached(self.uri),
+                reached(self.folder.uri),
                 files.open_output_stream(f"{root}/{name}") as stream,
-                pq.ParquetWriter(stream, self.schema, compression="zstd", metadata_collector=written) as writer,
+                pq.ParquetWriter(stream, self.schema, compression="snappy", metadata_collector=written) as writer,
             ):
                 for table in group:
                     writer.write_table(table)
@@ -84,35 +84,39 @@ class DeltaFiles(LakeFiles):
 class DeltaFolder(NativeTables):
     """Tables in folders of one folder."""
 
-    def __init__(self, folder: Folder, pipeline: str, options: Mapping[str, str]) -> None:
-        """`options` are delta-rs' storage options."""
+    def __init__(self, folder: Folder, pipeline: str) -> None:
         self._folder = folder
         self._pipeline = pipeline
-        self._options = dict(options) or None
+        self._options = folder.objects.delta_options() or None
 
     def name(self, table: TableName) -> str:
-        return (self._folder / folder_name(table)).uri
+        return self._of(table).uri
+
+    def _of(self, table: TableName) -> Folder:
+        return self._folder / folder_name(table)
 
     def find(self, table: TableName) -> DeltaLakeTable | None:
-        uri = self.name(table)
-        with reached(uri):
+        folder = self._of(table)
+        with reached(folder.uri):
             try:
-                return DeltaLakeTable(uri, self._pipeline, DeltaTable(uri, storage_options=self._options))
+                found = DeltaTable(s3_uri(folder.uri), storage_options=self._options)
+                return DeltaLakeTable(folder, self._pipeline, found)
             except TableNotFoundError:
                 return None
 
     def create(self, table: TableName, columns: Mapping[str, DataType]) -> DeltaLakeTable:
-        uri = self.name(table)
-        with reached(uri):
-            made = DeltaTable.create(uri, _delta_schema(columns), storage_options=self._options)
-        return DeltaLakeTable(uri, self._pipeline, made)
+        folder = self._of(table)
+        with reached(folder.uri):
+            made = DeltaTable.create(s3_uri(folder.uri), _delta_schema(columns), storage_options=self._options)
+        return DeltaLakeTable(folder, self._pipeline, made)
 
 
 class DeltaLakeTable(LakeTable):
     """A table in a folder."""
 
-    def __init__(self, uri: str, pipeline: str, table: DeltaTable) -> None:
-        self.uri = uri
+    def __init__(self, folder: Folder, pipeline: str, table: DeltaTable) -> None:
+        self._folder = folder
+        self.uri = folder.uri
         self._pipeline = pipeline
         self._table = table
 
@@ -181,7 +185,7 @@ class DeltaLakeTable(LakeTable):
         write_deltalake(self._table, reader, mode="overwrite", schema_mode="overwrite")
 
     def files(self) -> DeltaFiles:
-        return DeltaFiles(self.uri, _arrow_schema(self._table.schema()))
+        return DeltaFiles(self._folder, _arrow_schema(self._table.schema()))
 
     def listed(self, key: str) -> list[ListedFile]:
         with reached(self.uri):
@@ -201,10 +205,6 @@ class DeltaLakeTable(LakeTable):
         )
         with reached(self.uri):
             self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=properties)
-
-
-def _opened(uri: str) -> tuple[pafs.FileSystem, str]:
-    return pafs.FileSystem.from_uri(uri) if "://" in uri else (pafs.LocalFileSystem(), uri)
 
 
 @contextmanager

@@ -55,6 +55,14 @@ class IcebergCatalog(NativeTables):
         self._database = database
         self._pipeline = pipeline
 
+    def check(self) -> None:
+        """Open the catalog. Raises ConfigError if its options are wrong, SinkUnreachable if it does not answer."""
+        self._catalog.tables  # noqa: B018
+        self.close()
+
+    def close(self) -> None:
+        self._catalog.close()
+
     def name(self, table: TableName) -> str:
         return ".".join((self._catalog.name, *self._identifier(table)))
 

@@ -49,6 +49,13 @@ class OpenCatalog:
                 _set_up(self._opened, own=self._folder is not None)
             return self._opened
 
+    def close(self) -> None:
+        """Close its connections. It is opened again when it is used again."""
+        with self._using:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
+
     def create(self, identifier: tuple[str, str], schema: Schema, properties: Mapping[str, str]) -> Table:
         """Create a table, and its namespace if there is none."""
         catalog = self.tables

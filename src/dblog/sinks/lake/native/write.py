@@ -26,6 +26,8 @@ SMALL_BYTES = 4 << 20
 """A file of at most this size is small."""
 SMALL_FILES = 8
 """So many small files of a table are written into one when the table is written."""
+SLICED_ROWS = 500
+"""If fewer rows than one in so many are removed, the rest is sliced and not copied."""
 
 
 class Rows(Protocol):
@@ -99,12 +101,13 @@ def write_part(part: TablePart) -> Written:
 
 
 def rewrite(target: Target, replaced: Mapping[str, Sequence[bytes]]) -> Written:
-    """Write the files again that several parts have found replaced rows in."""
+    """Write files again without the rows that parts have found replaced. `replaced` has the masks of all parts."""
     masks = {
         name: np.unpackbits(np.bitwise_or.reduce([np.frombuffer(m, np.uint8) for m in found])).astype(np.bool_)
         for name, found in replaced.items()
     }
-    return _rewritten(target, masks, target.files.schema.empty_table())
+    again = [file for file in target.listed if file.name in masks]
+    return Written(target.files.write(_left(target.files, again, masks)), removed=[f.name for f in again])
 
 
 def _current(target: Target, given: Rows) -> tuple[pa.Table, dict[str, np.ndarray]]:
@@ -147,21 +150,31 @@ def _versions(target: Target, given: Rows) -> tuple[pa.Table, dict[str, np.ndarr
 
 
 def _rewritten(target: Target, replaced: Mapping[str, np.ndarray], added: pa.Table) -> Written:
-    files = target.files
+    """Write the files again that have replaced rows, and small ones, together with the new rows."""
     small = [f for f in target.listed if f.size <= SMALL_BYTES and f.name not in replaced]
     together = small if len(small) >= SMALL_FILES else []
-    again = [f for f in target.listed if f.name in replaced]
+    again = [*(f for f in target.listed if f.name in replaced), *together]
+    tables = chain(_left(target.files, again, replaced), [added])
+    return Written(target.files.write(tables), removed=[f.name for f in again])
 
-    def tables() -> Iterator[pa.Table]:
-        for file in [*again, *together]:
-            mask = replaced.get(file.name)
-            if mask is not None and mask.all():
-                continue
-            rows = files.read(file, files.schema.names)
-            yield rows if mask is None else rows.filter(pa.array(~mask[: rows.num_rows]))
-        yield added
 
-    return Written(files.write(tables()), removed=[f.name for f in (*again, *together)])
+def _left(files: LakeFiles, again: Sequence[ListedFile], replaced: Mapping[str, np.ndarray]) -> Iterator[pa.Table]:
+    """The rows of files that stay."""
+    for file in again:
+        mask = replaced.get(file.name)
+        if mask is None:
+            yield files.read(file, files.schema.names)
+        elif not mask.all():
+            yield _without(files.read(file, files.schema.names), mask)
+
+
+def _without(rows: pa.Table, mask: np.ndarray) -> pa.Table:
+    """The rows without those of the mask."""
+    gone = np.flatnonzero(mask[: rows.num_rows])
+    if len(gone) * SLICED_ROWS > rows.num_rows:
+        return rows.filter(pa.array(~mask[: rows.num_rows]))
+    starts, ends = np.r_[0, gone + 1].tolist(), np.r_[gone, rows.num_rows].tolist()
+    return pa.concat_tables([rows.slice(a, b - a) for a, b in zip(starts, ends, strict=True)])
 
 
 def _touched(target: Target, keys: pa.Array | pa.ChunkedArray, *, everywhere: bool) -> list[ListedFile]:

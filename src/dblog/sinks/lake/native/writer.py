@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from dblog.core.schema import TableName
 from dblog.sinks.base import Batch, TableBatch
 from dblog.sinks.lake.columns import Fit, fit_table
 from dblog.sinks.lake.marks import BatchMark
-from dblog.sinks.lake.native.files import LakeTable
+from dblog.sinks.lake.native.files import LakeTable, ListedFile
 from dblog.sinks.lake.native.write import TablePart, Target, Written, rewrite, write_part
 from dblog.sinks.parquet import everything
 from dblog.sinks.task_job import run_in_tasks, run_on_frame
@@ -31,6 +31,8 @@ R = TypeVar("R")
 
 AT_ONCE = 8
 """How many tables are opened or committed at the same time."""
+REWRITE_BYTES = 32 << 20
+"""Files of a larger table are written again by several tasks, each about so many bytes, in a second job."""
 
 
 class NativeTables(ABC):
@@ -129,7 +131,8 @@ class NativeWriter:
             rows = one.table.arrow
             if rows is not None:
                 split = [rows] if one.table.truncated is not None else rows.split()
-                parts += [(number, TablePart(one.target, r, alone=len(split) == 1), r.weight) for r in split]
+                alone = len(split) == 1 and sum(f.size for f in one.target.listed) <= REWRITE_BYTES
+                parts += [(number, TablePart(one.target, r, alone), r.weight) for r in split]
         found: list[list[Written]] = [[] for _ in opened]
         works, weights = [part for _, part, _ in parts], [weight for _, _, weight in parts]
         for (number, _, _), done in zip(parts, run_in_tasks(self._spark, works, write_part, weights), strict=True):
@@ -140,12 +143,18 @@ class NativeWriter:
         return self._rewritten(opened, found)
 
     def _rewritten(self, opened: Sequence[_Open], found: Sequence[Sequence[Written]]) -> list[Written]:
-        """Let tasks write the files again in which several parts of a table have replaced rows."""
-        replaced = [_replaced(parts) for parts in found]
-        again = [number for number in range(len(opened)) if replaced[number]]
-        works = [(opened[number].target, replaced[number]) for number in again]
-        more = dict(zip(again, run_in_tasks(self._spark, works, _rewrite), strict=True))
-        every = [[*parts, *([more[n]] if n in more else [])] for n, parts in enumerate(found)]
+        """Let tasks write the files again in which parts have found replaced rows."""
+        works: list[tuple[int, Target, dict[str, list[bytes]]]] = []
+        for number, parts in enumerate(found):
+            target, replaced = opened[number].target, _replaced(parts)
+            for files in _groups([f for f in target.listed if f.name in replaced]):
+                works.append((number, replace(target, listed=files), {f.name: replaced[f.name] for f in files}))
+        sizes = [sum(f.size for f in target.listed) for _, target, _ in works]
+        every = [list(parts) for parts in found]
+        for (number, _, _), done in zip(
+            works, run_in_tasks(self._spark, works, _rewrite, sizes, threads=1), strict=True
+        ):
+            every[number].append(done)
         return [Written([f for p in parts for f in p.added], [f for p in parts for f in p.removed]) for parts in every]
 
     def _commit(self, batch: Batch, one: _Open, written: Written) -> None:
@@ -164,8 +173,20 @@ def _replaced(parts: Sequence[Written]) -> dict[str, list[bytes]]:
     return found
 
 
-def _rewrite(work: tuple[Target, Mapping[str, Sequence[bytes]]]) -> Written:
-    return rewrite(*work)
+def _groups(files: Sequence[ListedFile]) -> list[tuple[ListedFile, ...]]:
+    """The files in groups of about `REWRITE_BYTES`."""
+    groups: list[tuple[ListedFile, ...]] = []
+    for file in files:
+        if groups and sum(f.size for f in groups[-1]) + file.size <= REWRITE_BYTES:
+            groups[-1] += (file,)
+        else:
+            groups.append((file,))
+    return groups
+
+
+def _rewrite(work: tuple[int, Target, Mapping[str, Sequence[bytes]]]) -> Written:
+    _, target, replaced = work
+    return rewrite(target, replaced)
 
 
 def _write_frame(one: _Open) -> Written:

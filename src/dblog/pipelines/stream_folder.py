@@ -1,0 +1,115 @@
+"""The folder of a stream: its name, Spark's checkpoint and, unless the pipeline has another one, its spool.
+
+    stream        the name of the stream
+    checkpoint/   Spark's: the offsets of batches that are planned, and which of them are committed
+    spool/
+
+It is a path, or a URI of storage that Arrow and Spark can open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from dblog.core.offset import Offset
+from dblog.errors import ConfigError
+from dblog.sinks.s3a import s3a_settings
+from dblog.storage.object_storage import ObjectStorage, is_on_s3
+
+NAME = "stream"
+"""The file that holds the name of the stream."""
+
+
+class StreamFolder:
+    """The folder of one stream."""
+
+    def __init__(self, pipeline: Path | str, sink: str, objects: ObjectStorage) -> None:
+        self.uri = f"{str(pipeline).rstrip('/')}/{sink}"
+        self.checkpoint = f"{self.uri}/checkpoint"
+        self.spool = f"{self.uri}/spool"
+        self._objects = objects
+
+    def spark_settings(self) -> dict[str, str]:
+        """Settings that the Spark session needs to write the checkpoint. Raises ConfigError."""
+        return s3a_settings(self.uri, self._objects)
+
+    def make(self, name: str) -> None:
+        """Create the folder, and keep the stream's name in it."""
+        if "://" not in self.uri:
+            Path(self.uri).mkdir(parents=True, exist_ok=True)
+            Path(self.uri).chmod(0o700)  # an earlier release may have created it
+        with self._reached("write"):
+            files, root = self._opened
+            if not is_on_s3(files):
+                files.create_dir(root, recursive=True)
+            with files.open_output_stream(f"{root}/{NAME}") as stream:
+                stream.write(f"{name}\n".encode())
+
+    def name(self) -> str | None:
+        """The name that the folder keeps; None for a new folder."""
+        kept = self._read(NAME)
+        return None if kept is None else kept.strip()
+
+    def resume_offset(self) -> Offset | None:
+        """The offset from which a stream needs the log: that of the last committed batch or, if none is committed, of
+        the first planned one. None for a new stream. Raises PositionLost for an offset of another version, and
+        ConfigError if the folder cannot be read.
+
+        A file of the folder `offsets` has a version line, a line of Spark's own, and one line for each source; a stream
+        has one source. A file that is incomplete (Spark was killed while it wrote the very first one) counts as not
+        written.
+        """
+        planned, committed = self._numbers("checkpoint/offsets"), self._numbers("checkpoint/commits")
+        if not planned:
+            return None
+        number = max(committed, default=planned[0])
+        try:
+            lines = (self._read(f"checkpoint/offsets/{number}") or "").splitlines()
+            found = Offset.from_json(json.loads(lines[2]))
+        except (IndexError, ValueError):
+            return None
+        return found if found.position is not None else None
+
+    def remove_checkpoint(self) -> None:
+        """Remove the checkpoint if there is one."""
+        with self._reached("write"):
+            files, root = self._opened
+            if files.get_file_info(f"{root}/checkpoint").type != pafs.FileType.NotFound:
+                files.delete_dir(f"{root}/checkpoint")
+
+    @cached_property
+    def _opened(self) -> tuple[pafs.FileSystem, str]:
+        return self._objects.arrow_filesystem(self.uri)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            with self._reached("read"):
+                files, root = self._opened
+                with files.open_input_stream(f"{root}/{name}") as stream:
+                    return str(stream.read(), "utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _numbers(self, folder: str) -> list[int]:
+        with self._reached("read"):
+            files, root = self._opened
+            found = files.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
+        return sorted(int(info.base_name) for info in found if info.base_name.isdecimal())
+
+    @contextmanager
+    def _reached(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, NotImplementedError) as error:
+            raise ConfigError(
+                f"cannot {doing} the pipeline's folder {self.uri!r}: {error}",
+                hint="see that it can be written; for s3:// that bucket, endpoint and keys in [storage] are right",
+            ) from None

@@ -1,0 +1,1 @@
+"""Files by path or URI: how each client reaches the storage."""
