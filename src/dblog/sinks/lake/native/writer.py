@@ -7,8 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,16 @@ from dblog.sinks.base import Batch, TableBatch
 from dblog.sinks.lake.columns import Fit, fit_table
 from dblog.sinks.lake.marks import BatchMark
 from dblog.sinks.lake.native.files import LakeTable, ListedFile
-from dblog.sinks.lake.native.write import TablePart, Target, Written, rewrite, write_part
+from dblog.sinks.lake.native.maintenance import Maintenance
+from dblog.sinks.lake.native.write import (
+    SMALL_FILES,
+    TablePart,
+    Target,
+    Written,
+    rewrite,
+    small_files,
+    write_part,
+)
 from dblog.sinks.parquet import everything
 from dblog.sinks.task_job import run_in_tasks, run_on_frame
 
@@ -33,6 +43,8 @@ AT_ONCE = 8
 """How many tables are opened or committed at the same time."""
 REWRITE_BYTES = 32 << 20
 """Files of a larger table are written again by several tasks, each about so many bytes, in a second job."""
+DUMPED_FILES = 32
+"""A batch that takes one more Spark job for it writes this many small files of a table into one."""
 
 
 class NativeTables(ABC):
@@ -62,7 +74,9 @@ class _Open:
 class NativeWriter:
     """Writes tables of a lake from Python."""
 
-    def __init__(self, spark: SparkSession, tables: NativeTables, mode: str, schema_changes: str) -> None:
+    def __init__(
+        self, spark: SparkSession, tables: NativeTables, mode: str, schema_changes: str, *, maintain: bool = False
+    ) -> None:
         self._spark = spark
         self._tables = tables
         self._mode = mode
@@ -70,6 +84,16 @@ class NativeWriter:
         self._known: dict[TableName, LakeTable] = {}
         self._marks: dict[TableName, BatchMark] = {}
         self._using = threading.Lock()
+        self._maintenance = Maintenance(tables.find, mode) if maintain else None
+
+    def maintenance_facts(self) -> dict[str, Any]:
+        """What was done to keep the tables fast; see `Maintenance.facts`. Empty if it is switched off."""
+        return {} if self._maintenance is None else self._maintenance.facts()
+
+    def close(self) -> None:
+        """End the maintenance."""
+        if self._maintenance is not None:
+            self._maintenance.close()
 
     def name(self, table: TableName) -> str:
         """The table in the lake, for messages."""
@@ -84,9 +108,13 @@ class NativeWriter:
             return known
         found = self._tables.find(table)
         if found is not None:
-            with self._using:
-                self._known[table] = found
+            self._know(table, found)
         return found
+
+    def _know(self, table: TableName, found: LakeTable) -> None:
+        found.maintained = self._maintenance is not None
+        with self._using:
+            self._known[table] = found
 
     def forget(self, table: TableName) -> None:
         """Read the table's definition and mark again when it is written next."""
@@ -96,6 +124,11 @@ class NativeWriter:
 
     def write(self, batch: Batch, tables: Sequence[TableBatch]) -> None:
         """Write the tables of a batch: all of them, or so that writing it again completes them."""
+        names = [table.schema.table for table in tables]
+        with nullcontext() if self._maintenance is None else self._maintenance.batch(names):
+            self._write(batch, tables)
+
+    def _write(self, batch: Batch, tables: Sequence[TableBatch]) -> None:
         try:
             opened = [found for found in _side_by_side(lambda t: self._open(batch, t), tables) if found is not None]
             written = self._written(opened)
@@ -143,12 +176,17 @@ class NativeWriter:
         return self._rewritten(opened, found)
 
     def _rewritten(self, opened: Sequence[_Open], found: Sequence[Sequence[Written]]) -> list[Written]:
-        """Let tasks write the files again in which parts have found replaced rows."""
+        """Let tasks write the files again in which parts have found replaced rows, and small files that the
+        parts could not write together: a dump adds a few with each batch."""
         works: list[tuple[int, Target, dict[str, list[bytes]]]] = []
         for number, parts in enumerate(found):
             target, replaced = opened[number].target, _replaced(parts)
             for files in _groups([f for f in target.listed if f.name in replaced]):
                 works.append((number, replace(target, listed=files), {f.name: replaced[f.name] for f in files}))
+            gone = {*replaced, *(name for part in parts for name in part.removed)}
+            others = [f for f in target.listed if f.name not in gone]
+            if small := small_files(others, SMALL_FILES if replaced else DUMPED_FILES):
+                works.append((number, replace(target, listed=tuple(small)), {}))
         sizes = [sum(f.size for f in target.listed) for _, target, _ in works]
         every = [list(parts) for parts in found]
         for (number, _, _), done in zip(
@@ -233,8 +271,7 @@ class _Definition:
 
     def create(self, columns: Mapping[str, DataType]) -> None:
         self.lake = self._writer._tables.create(self._table, columns)
-        with self._writer._using:
-            self._writer._known[self._table] = self.lake
+        self._writer._know(self._table, self.lake)
 
     def change(self, fit: Fit) -> None:
         assert self.lake is not None
