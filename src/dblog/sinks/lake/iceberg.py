@@ -80,6 +80,7 @@ class IcebergSink(LakeSink):
         return self._tables
 
     def close(self) -> None:
+        super().close()
         if self._tables is not None:
             self._tables.close()
 

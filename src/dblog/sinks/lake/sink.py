@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dblog.core.schema import TableName
@@ -53,6 +54,12 @@ class LakeSink(Sink):
             "writer",
             "who writes: native Python, spark its connector, auto decides for each table",
             choice("auto", "native", "spark"),
+            default="auto",
+        ),
+        Setting(
+            "maintain",
+            "whether the native writer keeps tables fast between batches: auto does, off leaves it to you",
+            choice("auto", "off"),
             default="auto",
         ),
         SCHEMA_CHANGES,
@@ -101,7 +108,14 @@ class LakeSink(Sink):
             self._spark_tables().settings  # noqa: B018 - raises if there is no connector
 
     def facts(self) -> Mapping[str, str]:
-        return {"format": self.format, "writer": shown(self.writers) if self.writers else self._expected()}
+        found = {"format": self.format, "writer": shown(self.writers) if self.writers else self._expected()}
+        native = getattr(self, "_native", None)
+        if native is not None and (done := native.maintenance_facts()):
+            counts = ", ".join(f"{number} {kind}" for kind, number in done["counts"].items() if number)
+            found["maintenance"] = counts or "nothing to do so far"
+            if "error" in done:
+                found["maintenance"] += f"; failed: {done['error']}"
+        return found
 
     def _expected(self) -> str:
         """Who will write, and why, as far as the settings decide it."""
@@ -123,13 +137,26 @@ class LakeSink(Sink):
     def _native_writer(self) -> NativeWriter | None:
         if self.given["writer"] == "spark":
             return None
-        return NativeWriter(self._spark, self._native_tables(), self.given["mode"], self.given["schema_changes"])
+        return NativeWriter(
+            self._spark,
+            self._native_tables(),
+            self.given["mode"],
+            self.given["schema_changes"],
+            maintain=self.given["maintain"] == "auto",
+        )
+
+    def close(self) -> None:
+        if (native := getattr(self, "_native", None)) is not None:
+            native.close()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        if self._native is not None:
-            self._native.refresh([table.schema.table for table in batch.tables])
+        names = [table.schema.table for table in batch.tables]
+        with nullcontext() if self._native is None else self._native.batch(names):
+            self._write(batch)
+
+    def _write(self, batch: Batch) -> None:
         native = [table for table in batch.tables if self._is_native(table.schema.table)]
         others = [table for table in batch.tables if table not in native]
         if native:

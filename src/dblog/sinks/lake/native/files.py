@@ -7,7 +7,8 @@ class LakeFiles     the same table's files, for a task: read one, write new ones
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +63,27 @@ class LakeFiles(ABC):
         """Write rows with all columns of `schema` to new files of about `ROLL_BYTES`."""
 
 
+Commit = Callable[[], AbstractContextManager[bool]]
+"""The right to commit: whether no batch has the table. None begins before the end of the block."""
+
+
+@dataclass(frozen=True)
+class Chore:
+    """Work that keeps a table fast (`dblog.sinks.lake.native.maintenance`)."""
+
+    kind: str
+    every: float
+    """The seconds between two times; 0 if it is cheap to find that there is nothing to do."""
+    run: Callable[[Commit, dict[str, Any]], int]
+    """Does it and returns how many files, snapshots or checkpoints it was. The dictionary is kept for the next time."""
+
+
 class LakeTable(ABC):
     """A table in the lake. Errors of the storage are raised as SinkUnreachable, those that a retry does not help as
     SinkError."""
+
+    maintained = False
+    """Whether the chores of the table are done between batches."""
 
     @property
     @abstractmethod
@@ -104,3 +123,11 @@ class LakeTable(ABC):
     def commit(self, added: Sequence[NewFile], removed: Sequence[ListedFile], mark: BatchMark) -> None:
         """Add and remove files in one commit that has the mark. Raises SinkUnreachable if another writer has removed
         one of the files, or has written the batch, since the table was refreshed."""
+
+    @abstractmethod
+    def replace(self, added: Sequence[NewFile], removed: Sequence[ListedFile]) -> None:
+        """Replace files by others with the same rows, in a commit without a mark. Errors are those of `commit`."""
+
+    @abstractmethod
+    def chores(self, mode: str) -> Sequence[Chore]:
+        """What keeps the table fast, in the order in which it is done. `mode` is the sink's."""

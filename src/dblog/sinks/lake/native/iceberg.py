@@ -27,12 +27,14 @@ from pyspark.sql.types import ArrayType, DataType
 from dblog.core.schema import TableName
 from dblog.errors import SinkError
 from dblog.sinks.lake.marks import BatchMark, iceberg_mark, mark_property, read_iceberg_mark
-from dblog.sinks.lake.native.files import LakeTable, ListedFile, NewFile
+from dblog.sinks.lake.native.files import Chore, LakeTable, ListedFile, NewFile
 from dblog.sinks.lake.native.iceberg_catalog import OpenCatalog
+from dblog.sinks.lake.native.iceberg_chores import chores
 from dblog.sinks.lake.native.iceberg_commit import Change, Manifests, commit
 from dblog.sinks.lake.native.iceberg_errors import reached
 from dblog.sinks.lake.native.iceberg_files import IcebergFiles
 from dblog.sinks.lake.native.iceberg_types import known, to_iceberg, to_schema, to_spark
+from dblog.sinks.lake.native.maintenance import compact
 from dblog.sinks.lake.native.writer import NativeTables
 
 PROPERTIES = {
@@ -218,6 +220,16 @@ class IcebergTable(LakeTable):
         change = Change([file.handle for file in added], frozenset(file.name for file in removed))
         with reached(self.name):
             commit(self._table, self._manifests, change, iceberg_mark(mark, self._pipeline), self._mark_name)
+
+    def replace(self, added: Sequence[NewFile], removed: Sequence[ListedFile]) -> None:
+        change = Change([f.handle for f in added], frozenset(f.name for f in removed), same_rows=True)
+        with reached(self.name):
+            commit(self._table, self._manifests, change, {}, None)
+
+    def chores(self, mode: str) -> list[Chore]:
+        appended = [Chore("compacted", 0, lambda commit, _: compact(self, commit))] if mode == "log" else []
+        mine = chores(self._table, lambda summary: read_iceberg_mark(summary, self._pipeline) is not None)
+        return [*appended, *mine]
 
 
 def _required(field: NestedField) -> bool:

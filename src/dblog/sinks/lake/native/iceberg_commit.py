@@ -92,6 +92,8 @@ class Change:
     added: Sequence[DataFile]
     removed: frozenset[str]
     """Paths of files."""
+    same_rows: bool = False
+    """Whether the files that are added have the rows of those that are removed."""
 
     @property
     def operation(self) -> Operation:
@@ -100,9 +102,10 @@ class Change:
         return Operation.OVERWRITE if self.added else Operation.DELETE
 
 
-def commit(table: Table, known: Manifests, change: Change, summary: Mapping[str, str], mark_name: str) -> None:
-    """Commit a change. `summary` is added to the snapshot's summary. It also becomes the table property `mark_name`,
-    with the id and the number of the snapshot. Raises CommitFailedException if `table` is not up to date."""
+def commit(table: Table, known: Manifests, change: Change, summary: Mapping[str, str], mark_name: str | None) -> None:
+    """Commit a change. `summary` is added to the snapshot's summary. It also becomes the table property `mark_name`, if
+    there is one, with the id and the number of the snapshot. Raises CommitFailedException if `table` is not up to
+    date."""
     metadata, base = table.metadata, table.metadata.current_snapshot()
     assert metadata.format_version == 2
     made, number = metadata.new_snapshot_id(), metadata.next_sequence_number()
@@ -120,6 +123,8 @@ def commit(table: Table, known: Manifests, change: Change, summary: Mapping[str,
     facts = update_snapshot_summaries(
         Summary(change.operation, **counts.build(), **summary), None if base is None else base.summary
     )
+    if change.same_rows:  # pyiceberg does not count for this operation
+        facts = Summary(Operation.REPLACE, **facts.additional_properties)
     snapshot = Snapshot.model_validate(
         {
             "snapshot-id": made,
@@ -130,7 +135,7 @@ def commit(table: Table, known: Manifests, change: Change, summary: Mapping[str,
             "schema-id": metadata.current_schema_id,
         }
     )
-    kept = {"snapshot": str(made), "sequence": str(number), **summary}
+    kept = json.dumps({"snapshot": str(made), "sequence": str(number), **summary})
     response = table.catalog.commit_table(
         table,
         (
@@ -143,7 +148,7 @@ def commit(table: Table, known: Manifests, change: Change, summary: Mapping[str,
             SetSnapshotRefUpdate.model_validate(
                 {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": made}
             ),
-            SetPropertiesUpdate(updates={mark_name: json.dumps(kept)}),
+            *([] if mark_name is None else [SetPropertiesUpdate(updates={mark_name: kept})]),
         ),
     )
     old = {entry.metadata_file for entry in metadata.metadata_log}

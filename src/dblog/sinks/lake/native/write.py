@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +28,8 @@ SMALL_FILES = 8
 """So many small files of a table are written into one when the table is written."""
 SLICED_ROWS = 500
 """If fewer rows than one in so many are removed, the rest is sliced and not copied."""
+TOGETHER_BYTES = 32 << 20
+"""How many bytes of small files a batch writes into one at most. After a dump there may be thousands."""
 
 
 class Rows(Protocol):
@@ -101,13 +103,15 @@ def write_part(part: TablePart) -> Written:
 
 
 def rewrite(target: Target, replaced: Mapping[str, Sequence[bytes]]) -> Written:
-    """Write files again without the rows that parts have found replaced. `replaced` has the masks of all parts."""
+    """Write the listed files again, without the rows that parts have found replaced. `replaced` has the masks of all
+    parts."""
     masks = {
         name: np.unpackbits(np.bitwise_or.reduce([np.frombuffer(m, np.uint8) for m in found])).astype(np.bool_)
         for name, found in replaced.items()
     }
-    again = [file for file in target.listed if file.name in masks]
-    return Written(target.files.write(_left(target.files, again, masks)), removed=[f.name for f in again])
+    return Written(
+        target.files.write(_left(target.files, target.listed, masks)), removed=[f.name for f in target.listed]
+    )
 
 
 def _current(target: Target, given: Rows) -> tuple[pa.Table, dict[str, np.ndarray]]:
@@ -151,8 +155,7 @@ def _versions(target: Target, given: Rows) -> tuple[pa.Table, dict[str, np.ndarr
 
 def _rewritten(target: Target, replaced: Mapping[str, np.ndarray], added: pa.Table) -> Written:
     """Write the files again that have replaced rows, and small ones, together with the new rows."""
-    small = [f for f in target.listed if f.size <= SMALL_BYTES and f.name not in replaced]
-    together = small if len(small) >= SMALL_FILES else []
+    together = small_files([f for f in target.listed if f.name not in replaced])
     again = [*(f for f in target.listed if f.name in replaced), *together]
     tables = chain(_left(target.files, again, replaced), [added])
     return Written(target.files.write(tables), removed=[f.name for f in again])
@@ -175,6 +178,17 @@ def _without(rows: pa.Table, mask: np.ndarray) -> pa.Table:
         return rows.filter(pa.array(~mask[: rows.num_rows]))
     starts, ends = np.r_[0, gone + 1].tolist(), np.r_[gone, rows.num_rows].tolist()
     return pa.concat_tables([rows.slice(a, b - a) for a, b in zip(starts, ends, strict=True)])
+
+
+def small_files(listed: Iterable[ListedFile], least: int = SMALL_FILES) -> list[ListedFile]:
+    """The small files that are to be written into one, if there are `least` of them: neighbours by their keys."""
+    small = [f for f in listed if f.size <= SMALL_BYTES]
+    if len(small) < least:
+        return []
+    if all(f.bounds is not None for f in small):
+        small.sort(key=lambda f: f.bounds or ())
+    sizes = accumulate(f.size for f in small)
+    return [f for f, size in zip(small, sizes, strict=True) if size <= TOGETHER_BYTES]
 
 
 def _touched(target: Target, keys: pa.Array | pa.ChunkedArray, *, everywhere: bool) -> list[ListedFile]:

@@ -6,9 +6,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,16 @@ from dblog.sinks.base import Batch, TableBatch
 from dblog.sinks.lake.columns import Fit, fit_table
 from dblog.sinks.lake.marks import BatchMark
 from dblog.sinks.lake.native.files import LakeTable, ListedFile
-from dblog.sinks.lake.native.write import TablePart, Target, Written, rewrite, write_part
+from dblog.sinks.lake.native.maintenance import Maintenance
+from dblog.sinks.lake.native.write import (
+    SMALL_FILES,
+    TablePart,
+    Target,
+    Written,
+    rewrite,
+    small_files,
+    write_part,
+)
 from dblog.sinks.parquet import everything
 from dblog.sinks.task_job import run_in_tasks, run_on_frame
 
@@ -33,6 +42,8 @@ AT_ONCE = 8
 """How many tables are opened or committed at the same time."""
 REWRITE_BYTES = 32 << 20
 """Files of a larger table are written again by several tasks, each about so many bytes, in a second job."""
+DUMPED_FILES = 32
+"""A batch that takes one more Spark job for it writes this many small files of a table into one."""
 
 
 class NativeTables(ABC):
@@ -62,33 +73,53 @@ class _Open:
 class NativeWriter:
     """Writes tables of a lake from Python."""
 
-    def __init__(self, spark: SparkSession, tables: NativeTables, mode: str, schema_changes: str) -> None:
+    def __init__(
+        self, spark: SparkSession, tables: NativeTables, mode: str, schema_changes: str, *, maintain: bool = False
+    ) -> None:
         self._spark = spark
         self._tables = tables
         self._mode = mode
         self._changes = schema_changes
         self._known: dict[TableName, LakeTable] = {}
         self._marks: dict[TableName, BatchMark] = {}
+        self._maintenance = Maintenance(tables.find, mode) if maintain else None
+
+    def maintenance_facts(self) -> dict[str, Any]:
+        """What was done to keep the tables fast; see `Maintenance.facts`. Empty if it is switched off."""
+        return {} if self._maintenance is None else self._maintenance.facts()
+
+    def close(self) -> None:
+        """End the maintenance."""
+        if self._maintenance is not None:
+            self._maintenance.close()
 
     def name(self, table: TableName) -> str:
         """The table in the lake, for messages."""
         return self._tables.name(table)
 
-    def refresh(self, tables: Sequence[TableName]) -> None:
-        """Look at tables as they are now, before a batch is written. A table is opened once, and then refreshed."""
-        with self._forgetting(tables):
-            _side_by_side(self._refresh, tables)
+    @contextmanager
+    def batch(self, tables: Sequence[TableName]) -> Iterator[None]:
+        """Around the writing of a batch: look at its tables as they are now, and keep maintenance away from them. A
+        table is opened once, and then refreshed."""
+        with nullcontext() if self._maintenance is None else self._maintenance.batch(tables):
+            with self._forgetting(tables):
+                _side_by_side(self._refresh, tables)
+            yield
 
     def _refresh(self, table: TableName) -> None:
         known = self._known.get(table)
         if known is not None:
             known.refresh()
         elif (found := self._tables.find(table)) is not None:
-            self._known[table] = found
+            self._know(table, found)
 
     def known(self, table: TableName) -> LakeTable | None:
-        """The table as the last `refresh` has found it; None if it does not exist."""
+        """The table as the batch has found it; None if it does not exist."""
         return self._known.get(table)
+
+    def _know(self, table: TableName, found: LakeTable) -> None:
+        found.maintained = self._maintenance is not None
+        self._known[table] = found
 
     def forget(self, table: TableName) -> None:
         """Read the table's definition and mark again when it is written next."""
@@ -106,7 +137,7 @@ class NativeWriter:
             raise
 
     def write(self, batch: Batch, tables: Sequence[TableBatch]) -> None:
-        """Write the tables of a batch, after `refresh`: all of them, or so that writing it again completes them."""
+        """Write tables within a `batch`: all of them, or so that writing it again completes them."""
         with self._forgetting([table.schema.table for table in tables]):
             opened = [found for found in _side_by_side(lambda t: self._open(batch, t), tables) if found is not None]
             written = self._written(opened)
@@ -150,12 +181,17 @@ class NativeWriter:
         return self._rewritten(opened, found)
 
     def _rewritten(self, opened: Sequence[_Open], found: Sequence[Sequence[Written]]) -> list[Written]:
-        """Let tasks write the files again in which parts have found replaced rows."""
+        """Let tasks write the files again in which parts have found replaced rows, and small files that the
+        parts could not write together: a dump adds a few with each batch."""
         works: list[tuple[int, Target, dict[str, list[bytes]]]] = []
         for number, parts in enumerate(found):
             target, replaced = opened[number].target, _replaced(parts)
             for files in _groups([f for f in target.listed if f.name in replaced]):
                 works.append((number, replace(target, listed=files), {f.name: replaced[f.name] for f in files}))
+            gone = {*replaced, *(name for part in parts for name in part.removed)}
+            others = [f for f in target.listed if f.name not in gone]
+            if small := small_files(others, SMALL_FILES if replaced else DUMPED_FILES):
+                works.append((number, replace(target, listed=tuple(small)), {}))
         sizes = [sum(f.size for f in target.listed) for _, target, _ in works]
         every = [list(parts) for parts in found]
         for (number, _, _), done in zip(
@@ -240,7 +276,7 @@ class _Definition:
 
     def create(self, columns: Mapping[str, DataType]) -> None:
         self.lake = self._writer._tables.create(self._table, columns)
-        self._writer._known[self._table] = self.lake
+        self._writer._know(self._table, self.lake)
 
     def change(self, fit: Fit) -> None:
         assert self.lake is not None
