@@ -25,7 +25,7 @@ class Killed(BaseException):
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the writer do the work of tasks itself. What a task gets and returns is pickled as Spark does."""
 
-    def run(_: object, works: Sequence[Any], work: Callable[[Any], Any], *_weights: object) -> list[Any]:
+    def run(_spark: object, works: Sequence[Any], work: Callable[[Any], Any], *_weights: object, **_: Any) -> list[Any]:
         copies = cloudpickle.loads(cloudpickle.dumps((list(works), work)))
         return [cloudpickle.loads(cloudpickle.dumps(copies[1](one))) for one in copies[0]]
 
