@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install format lint types unit check test thorough simulate oldest chaos lakes demo example bench build clean
+.PHONY: help install format lint types unit check test thorough simulate oldest chaos demo example bench build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -47,7 +47,8 @@ test: lint types ## Lint, types and all tests, on every server there is and ever
 	scripts/iceberg_rest.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m tests.spark.home && $(BIN)/pytest -n 4 $(MORE)
 
-thorough: ## The same, on the second server of a kind too, and with the oldest dependencies (optional)
+thorough: $(INSTALLED) ## The same with every server of a kind, Declarative Pipelines and the oldest dependencies (optional)
+	scripts/tables.sh $(VENV)
 	$(MAKE) test MORE=--thorough
 	$(MAKE) oldest
 
@@ -59,9 +60,6 @@ simulate: $(INSTALLED) ## Play random histories of a simulated world on every co
 
 chaos: $(INSTALLED) ## Live random lives against a ledger: SEED=7 MINUTES=5 SERVER=pg18 SQL=1 (optional)
 	$(if $(SQL),$(WITH_JAVA)) $(BIN)/python -m tests.life $(if $(SQL),--sql) $(if $(SERVER),--server $(SERVER)) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),5)
-
-lakes: $(INSTALLED) ## Test Delta, Iceberg and Declarative Pipelines, on the PySpark that each is built for (optional)
-	$(WITH_JAVA) scripts/lakes.sh $(VENV)
 
 demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, into files, or SINK=delta or iceberg
 	$(if $(SINK),rm -rf build/demo-$(SINK))

@@ -56,7 +56,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
         [
             moment(1, 1, 1),
             moment(1000, 1, 1),
-            moment(1582, 10, 10, 1, 2, 3, 4),
+            moment(1582, 10, 4, 1, 2, 3, 4),
             moment(1900, 1, 1, 0, 0, 0, 1),
             moment(1969, 12, 31, 23, 59, 59, 999999),
             moment(1970, 1, 1),

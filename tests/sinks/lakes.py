@@ -1,7 +1,7 @@
 """What the sinks of a lake do, on batches that are made up: no source is needed.
 
 The same suite runs for each writer. The native one needs no connector, and runs on every PySpark. Spark's connectors
-are built for one minor version of Spark: their tests run on the PySpark that they are there for.
+are built for one minor version of Spark: `tests/sinks/connectors` runs their tests on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.folder import folder_name
-from dblog.sinks.packages import package_of
 from dblog.work.rows import Typed
 from dblog.work.table_rows import TableRows
 from tests.sinks.target import Key, Row, Target
@@ -43,15 +42,6 @@ ID, N, NOTE = (
 )
 T = TableSchema(NAME, (ID, N, NOTE), ("id",))
 OURS = ("_lsn", "_seq", "valid_from", "valid_to")
-
-
-def needs(sink: str) -> pytest.MarkDecorator:
-    """Leaves tests out where there is no connector for this PySpark."""
-    try:
-        package_of(sink, None)
-    except ConfigError as error:
-        return pytest.mark.skip(reason=f"{error.message}: make lakes")
-    return pytest.mark.spark
 
 
 class Lake(Target):
@@ -192,7 +182,6 @@ def lake_session(sink: Sink, folder: Path) -> Iterator[SparkSession]:
         **sink.spark_settings,
         "spark.driver.extraJavaOptions": f"-Xss16m {QUICK_START}",
         "spark.python.authenticate.socketTimeout": "2m",  # a busy machine is slow, not wrong
-        "spark.databricks.delta.snapshotPartitions": "2",
     }
     yield from local_session(folder / "warehouse", settings)
 

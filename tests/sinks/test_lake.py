@@ -37,7 +37,7 @@ from dblog.sinks.lake.columns import Fit, check_names, fits, quoted
 from dblog.sinks.lake.marks import BatchMark
 from dblog.sinks.packages import RELEASES, package_of
 from dblog.sinks.parquet import ParquetSink
-from tests.sinks.lakes import Delta, Iceberg, Source, T, at, change, needs, read
+from tests.sinks.lakes import Delta, Iceberg, Source, T, at, change, read
 from tests.sinks.target import Row
 
 # -- columns ---------------------------------------------------------------------------------------------------------
@@ -242,10 +242,9 @@ def test_settings_of_spark_are_those_of_the_connector(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_session_without_the_connector_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     for target in (Delta(tmp_path, spark), Iceberg(tmp_path, spark)):
-        if needs(target.sink).name == "skip":
-            with pytest.raises(ConfigError, match="does not have the connector") as refused:
-                target.make(tmp_path, package="a:b:1").open(spark)
-            assert "spark.jars.packages = a:b:1" in str(refused.value)
+        with pytest.raises(ConfigError, match="does not have the connector") as refused:
+            target.make(tmp_path, package="a:b:1").open(spark)
+        assert "spark.jars.packages = a:b:1" in str(refused.value)
 
 
 @pytest.mark.spark

@@ -1,5 +1,5 @@
 """What the native writer writes is read by delta-rs, pyiceberg and DuckDB: every type, and with conditions for which
-they skip files by their statistics. Spark's connectors: `tests/lakes/readers.py`."""
+they skip files by their statistics. Spark's connectors: `tests/sinks/connectors/readers.py`."""
 
 from __future__ import annotations
 

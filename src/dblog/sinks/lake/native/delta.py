@@ -197,7 +197,8 @@ class DeltaLakeTable(LakeTable):
                 yield from files.read(file, files.schema.names).cast(wide).to_batches()
 
         reader = pa.RecordBatchReader.from_batches(wide, batches())
-        write_deltalake(self._table, reader, mode="overwrite", schema_mode="overwrite")
+        alone = CommitProperties(max_commit_retries=0)  # as in `commit`
+        write_deltalake(self._table, reader, mode="overwrite", schema_mode="overwrite", commit_properties=alone)
 
     def files(self) -> DeltaFiles:
         return DeltaFiles(self._folder, _arrow_schema(self._table.schema()))
@@ -216,7 +217,11 @@ class DeltaLakeTable(LakeTable):
         actions += [AddAction(f.name, f.handle[0], {}, now, True, f.handle[1]) for f in added]
         marks = [Transaction(app, value) for app, value in zip(self._applications, mark, strict=True)]
         properties = CommitProperties(
-            app_transactions=marks, custom_metadata={"userMetadata": delta_mark(mark, self._pipeline)}
+            app_transactions=marks,
+            custom_metadata={"userMetadata": delta_mark(mark, self._pipeline)},
+            # delta-rs allows a commit after a compaction that has removed the same files, and their rows would be there
+            # twice. So no other commit may be between the version that was read and ours.
+            **({"max_commit_retries": 0} if removed else {}),
         )
         with reached(self.uri):
             self._table.create_write_transaction(

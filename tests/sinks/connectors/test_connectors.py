@@ -18,4 +18,4 @@ FILES = ("delta", "iceberg", "iceberg_rest", "writers", "readers")
 @pytest.mark.slow
 def test_lakes_pass_with_the_connectors_of_spark(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     more = ("--thorough",) if request.config.getoption("--thorough") else ()
-    run_on(MINOR, tmp_path, *more, *(f"tests/lakes/{name}.py" for name in FILES))
+    run_on(MINOR, tmp_path, *more, *(f"tests/sinks/connectors/{name}.py" for name in FILES))

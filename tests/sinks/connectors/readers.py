@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog.testing.iceberg_rest import IcebergRest
-from tests.lakes.conftest import in_rest
+from tests.sinks.connectors.conftest import in_rest
 from tests.sinks.lake_values import COLUMNS, Condition, batches, conditions, expected
 from tests.sinks.lakes import Lake, NativeDelta, Source
 from tests.sinks.pipeline import differences

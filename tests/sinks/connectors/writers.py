@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from dblog.core.schema import Column, TableSchema
 from dblog.errors import SinkError
 from dblog.testing.iceberg_rest import IcebergRest
-from tests.lakes.conftest import in_rest
+from tests.sinks.connectors.conftest import in_rest
 from tests.sinks.lakes import ID, NAME, Lake, NativeDelta, Source, change, read
 from tests.sinks.pipeline import same
 from tests.sinks.target import Row

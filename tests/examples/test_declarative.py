@@ -1,7 +1,8 @@
 """The example of Declarative Pipelines, run twice: with AUTO CDC, and into Delta Lake without.
 
 No release of a table format is a target for AUTO CDC on a PySpark that has it. The tables that Spark's own tests use
-are: they live in memory, and so in a Spark Connect server that stays between the two runs. `make lakes` fetches them.
+are: they live in memory, and so in a Spark Connect server that stays between the two runs. `scripts/tables.sh` fetches
+them.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ import pyspark
 import pytest
 
 from tests.conftest import SERVERS, Database
-from tests.sinks.lakes import Delta, lake_session, needs
 from tests.spark.apps import ROOT
 from tests.spark.home import QUICK_START
+from tests.versions.minors import run_on
 
 EXAMPLE = ROOT / "examples" / "declarative"
 HOME = Path(pyspark.__file__).parent
-TABLES = os.environ.get("DBLOG_TEST_TABLES")
+TABLES = Path(sys.prefix) / "tables.jar"
 """The jar with tables that Spark can MERGE into."""
 CATALOG = "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.parametrize("postgres", SERVERS[:1], indirect=True)]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 SHOP = """
 create table customers (id int primary key, name text, city text);
@@ -137,10 +138,11 @@ def server(project: Project, jar: str) -> Iterator[str]:
         process.wait(60)
 
 
-@pytest.mark.skipif(not TABLES, reason="there are no tables that Spark can MERGE into: make lakes")
+@pytest.mark.parametrize("postgres", SERVERS[:1], indirect=True)
 def test_auto_cdc_keeps_the_tables_and_their_history(database: Database, tmp_path: Path) -> None:
     from pyspark.sql.connect.session import SparkSession
 
+    assert TABLES.exists(), "scripts/tables.sh .venv fetches the tables that Spark can MERGE into"
     project = Project(tmp_path, database)
     with server(project, str(TABLES)) as address:
         spark = SparkSession.builder.remote(address).getOrCreate()
@@ -163,18 +165,6 @@ def test_auto_cdc_keeps_the_tables_and_their_history(database: Database, tmp_pat
 # -- Delta Lake ------------------------------------------------------------------------------------------------------
 
 
-@needs("delta")
-def test_every_change_reaches_delta(database: Database, tmp_path: Path) -> None:
-    project = Project(tmp_path, database)
-    project.environment["SPARK_CONF_DIR"] = str(tmp_path / "shop" / "delta")
-    for changes in ((SHOP,), LATER):
-        for change in changes:
-            database.execute(change)
-        project.run("--remote", "local[2]", "--spec", "delta.yml")
-    for spark in lake_session(Delta(tmp_path, None).make(tmp_path), tmp_path):
-        for table in ("customers", "orders"):
-            events = rows(spark.read.format("delta").load(str(tmp_path / "warehouse" / f"{table}_changes")))
-            last = {event["id"]: event for event in sorted(events, key=lambda event: event["_place"])}
-            left = [tuple(event.values())[:-3] for event in last.values() if event["_op"] != "delete"]
-            assert sorted(left) == project.source(table)
-        assert states([event for event in events if event["_op"] != "delete"], "_place") == ORDERS
+def test_every_change_reaches_delta(tmp_path: Path) -> None:
+    """On the PySpark that the example's connector is built for."""
+    run_on("4.2", tmp_path, "tests/examples/declarative_delta.py")

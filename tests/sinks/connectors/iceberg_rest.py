@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog.testing.iceberg_rest import IcebergRest
-from tests.lakes.conftest import in_rest
+from tests.sinks.connectors.conftest import in_rest
 from tests.sinks.lakes import Lake, LakeSuite
 
 pytestmark = pytest.mark.spark
