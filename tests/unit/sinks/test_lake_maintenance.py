@@ -495,3 +495,14 @@ def test_a_batch_writes_a_bounded_part_of_small_files_together() -> None:
     assert [f.name for f in found] == [str(n) for n in range(write.TOGETHER_BYTES // size)]
     assert write.small_files(files[: write.SMALL_FILES - 1]) == []
     assert write.small_files([ListedFile("large", size + 1, None, None)] * 20) == []
+
+
+def test_files_that_are_written_again_together_are_neighbours() -> None:
+    """A batch of scattered changes must not leave files that each have keys of the whole table."""
+    size = writer.REWRITE_BYTES // 4
+    files = [ListedFile(str(n), size, (n, n + 1), None) for n in range(16)]
+    random.Random(1).shuffle(files)
+    groups = [sorted(int(f.name) for f in group) for group in writer._groups(files)]
+    assert groups == [list(range(n, n + 4)) for n in range(0, 16, 4)]
+    unknown = [ListedFile(str(n), size, None, None) for n in range(8)]
+    assert [len(group) for group in writer._groups(unknown)] == [4, 4]
