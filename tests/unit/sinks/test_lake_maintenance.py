@@ -25,7 +25,7 @@ from dblog.sinks.lake import DeltaSink
 from dblog.sinks.lake.marks import BatchMark
 from dblog.sinks.lake.native import delta, iceberg_chores, maintenance, write, writer
 from dblog.sinks.lake.native.delta import DeltaFolder
-from dblog.sinks.lake.native.files import ListedFile
+from dblog.sinks.lake.native.files import Chore, ListedFile
 from dblog.sinks.lake.native.iceberg import IcebergCatalog, IcebergTable
 from dblog.sinks.lake.native.iceberg_catalog import OpenCatalog
 from dblog.sinks.lake.native.maintenance import Maintenance
@@ -242,21 +242,49 @@ def test_a_chore_waits_for_the_batch_and_the_batch_for_its_commit(lake: Lake, ba
     mine.close()
 
 
-def test_a_chore_that_fails_is_told_and_fails_no_batch(
+def test_a_chore_that_fails_is_told_and_fails_no_batch_and_no_other_chore(
     delta_lake: Lake, batch: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    full = [True]
+
+    def fail(*_: Any) -> int:
+        if full:
+            raise OSError("the disk is full")
+        return 3
+
+    monkeypatch.setattr(Maintenance, "_due", lambda *_: None)  # the test does it
+    monkeypatch.setattr(
+        delta.DeltaLakeTable, "chores", lambda *_: [Chore("bad", 0, fail), Chore("good", 0, lambda *_: 1)]
+    )
     mine = delta_lake.writer()
-
-    def fail(*_: Any) -> Any:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(delta.DeltaLakeTable, "chores", fail)
     send(mine, batch(change("create", 10, 1, 1, "a")))
-    wait_for(lambda: "error" in mine.maintenance_facts())
+    upkeep(mine).look(NAME)
+    facts = mine.maintenance_facts()
+    assert (facts["error"], facts["counts"]) == ("public.t: the disk is full", {"good": 1})
+    full.clear()
+    upkeep(mine).look(NAME)
+    facts = mine.maintenance_facts()
+    assert ("error" in facts, facts["counts"]) == (False, {"bad": 3, "good": 2})
     send(mine, batch(change("create", 20, 2, 2, "b")))
     mine.close()
-    assert mine.maintenance_facts()["error"] == "public.t: the disk is full"
     assert delta_lake.state() == {1: (1, "a"), 2: (2, "b")}
+
+
+def test_a_table_with_features_that_are_not_known_is_left_alone(
+    lake: Lake, batch: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may be named in a way that is not known here: they would be taken for files that nothing uses."""
+    mine = lake.writer()
+    send(mine, batch(change("create", 10, 1, 1, "a")))
+    wait_for(lambda: "last" in mine.maintenance_facts())
+    for kind in (delta.DeltaLakeTable, IcebergTable):
+        monkeypatch.setattr(kind, "unsupported", "it has deletion vectors")
+    old = lake.plant("deletion_vector.parquet", old=True)
+    for _ in range(2):
+        everything_is_due(mine)
+        upkeep(mine).look(NAME)
+    mine.close()
+    assert old.exists()
 
 
 # -- when ------------------------------------------------------------------------------------------------------------
