@@ -400,6 +400,36 @@ def test_expired_log_entries_go_and_the_mark_stays(delta_lake: Lake, batch: Sour
     assert "userMetadata" in DeltaTable(str(delta_lake.folder)).history(5)[0]
 
 
+def test_log_entries_that_a_batch_has_read_stay_until_it_has_ended(
+    delta_lake: Lake, batch: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Maintenance, "_due", lambda *_: None)  # the test does it
+    monkeypatch.setattr(maintenance, "PATIENCE", 0.01)
+    mine = delta_lake.writer()
+    for number in range(maintenance.COMMITS):
+        send(mine, batch(change("update", 10 + number, 1, number, "a")))
+    delta_lake.age()
+    listed = delta.DeltaLakeTable.listed
+
+    def within_the_batch(self: delta.DeltaLakeTable, key: str) -> list[ListedFile]:
+        for _ in range(2):  # the first makes a checkpoint
+            everything_is_due(mine)
+            upkeep(mine).look(NAME)
+        return listed(self, key)
+
+    monkeypatch.setattr(delta.DeltaLakeTable, "listed", within_the_batch)
+    send(mine, batch(change("update", 90, 1, 9, "b")))
+    facts = mine.maintenance_facts()
+    assert (facts["counts"]["checkpoints"], facts["counts"]["log_files"]) == (1, 0)
+    monkeypatch.setattr(delta.DeltaLakeTable, "listed", listed)
+    everything_is_due(mine)
+    upkeep(mine).look(NAME)
+    assert mine.maintenance_facts()["counts"]["log_files"] > 5
+    send(mine, batch(change("update", 91, 1, 10, "c")))
+    mine.close()
+    assert delta_lake.state() == {1: (10, "c")}
+
+
 def test_compaction_of_a_log_is_no_change_for_those_who_follow_the_table(delta_lake: Lake, batch: Source) -> None:
     mine = delta_lake.writer("log", maintain=False)
     for number in range(write.SMALL_FILES):

@@ -83,8 +83,8 @@ class Maintenance:
         self._woken.set()
 
     def facts(self) -> dict[str, Any]:
-        """What was done: `counts` by kind, `last` (the time, seconds since 1970), `seconds` in all, and the `error` of a
-        chore that has not succeeded since."""
+        """What was done: `counts` by kind, `last` (the time, seconds since 1970), `seconds` in all, and the `error` of
+        a chore that has not succeeded since."""
         with self._using:
             errors = list(self._errors.values())[-1:]
             return {"counts": dict(self._counts), **self._facts, **({"error": errors[0]} if errors else {})}
