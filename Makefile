@@ -63,8 +63,9 @@ chaos: $(INSTALLED) ## Live random lives against a ledger: SEED=7 MINUTES=5 SERV
 lakes: $(INSTALLED) ## Test Delta, Iceberg and Declarative Pipelines, on the PySpark that each is built for (optional)
 	$(WITH_JAVA) scripts/lakes.sh $(VENV)
 
-demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, and watch it
-	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres)
+demo: $(INSTALLED) ## Capture from an embedded PostgreSQL, or SOURCE=mariadb, into files, or SINK=delta or iceberg
+	$(if $(SINK),rm -rf build/demo-$(SINK))
+	$(WITH_JAVA) $(BIN)/dblog demo --source $(or $(SOURCE),postgres) $(if $(SINK),--sink $(SINK) --keep build/demo-$(SINK))
 
 example: $(INSTALLED) ## Run one of examples/: USE=replication, activity or migration
 	$(WITH_JAVA) $(BIN)/python -m examples.$(or $(USE),replication)

@@ -86,6 +86,7 @@ WITH_SPARK = (
 )
 """What shares a Spark session in a process."""
 SLOWEST = (
+    "tests/lakes/",
     "tests/install/test_wheel",
     "tests/spark/test_crash",
     "tests/cli/test_run_file",
@@ -108,6 +109,8 @@ AGAIN = re.compile(
     r"tests/(cli/|engine/test_(away|dump|privilege|slots|transactions|window)).*pg15"
     r"|tests/server/postgres/test_printed_sql.*pg15"
     r"|tests/spark/test_crash.*twenty"
+    r"|tests/lakes/delta\.py::TestDeltaPipeline::test_(?!the_full_state|a_batch_that_is_given_twice|a_new_column_reaches)"
+    r"|tests/lakes/iceberg_rest\.py"
     r"|tests/sinks/test_(sql\.py::TestMySQL|suite_itself\.py::TestState|ndjson\.py::TestStdout)"
 )
 """What is only the same as another test on a second server, with a second sink of its kind, or more often."""

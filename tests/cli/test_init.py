@@ -130,7 +130,7 @@ def test_a_file_for_another_sink_can_be_checked_and_check_says_who_writes_the_la
     assert config.kind == sink
     checked = document("check", path)
     assert (checked["ready"], checked["sinks"]) == (True, {sink: None})
-    writer = "native (the setting package names no connector)"
+    writer = "native (Spark is started without a connector)"
     said = {} if sink == "parquet" else {sink: {"format": sink, "writer": writer}}
     assert checked["facts"] == said
     shown = dblog("check", path).stdout

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, str] = {
     "control": "state",
     "pipelines": "storage databases sources capture work state spark sinks control",
     "testing": "storage databases",
-    "demo": "databases sources.base spark testing",
+    "demo": "databases sources.base spark sinks pipelines testing",
     "cli": "databases sources work state spark sinks control pipelines demo <face>",
     "__init__": "spark",
 }

@@ -20,36 +20,47 @@ class DemoSource(StrEnum):
     mysql = "mysql"
 
 
+class DemoSink(StrEnum):
+    parquet = "parquet"
+    delta = "delta"
+    iceberg = "iceberg"
+
+
 @app.command(
     epilog=examples(
-        "dblog demo", "dblog demo --source mariadb", "dblog demo --seconds 30 --rows 500000 --keep /tmp/result"
+        "dblog demo",
+        "dblog demo --source mariadb",
+        "dblog demo --sink delta --keep /tmp/lake",
+        "dblog demo --seconds 30 --rows 500000 --keep /tmp/result",
     ),
     rich_help_panel=FIRST_LOOK,
 )
 def demo(
     source: Annotated[DemoSource, typer.Option(help="Run on this database.")] = DemoSource.postgres,
+    sink: Annotated[DemoSink, typer.Option(help="Write Parquet files, or a lake of this format.")] = DemoSink.parquet,
     seconds: Annotated[float, typer.Option(min=0, help="Change rows for this many seconds.")] = 12.0,
     rows: Annotated[int, typer.Option(min=6, help="Create this many rows before the streams start.")] = 60_000,
-    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the Parquet files in this folder.")] = None,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the result in this folder.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's own output on standard error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Capture a changing database into Parquet files, and check that no row is lost.
+    """Capture a changing database into Parquet files or a lake, and check that no row is lost.
 
     Starts Spark and an embedded PostgreSQL, or the machine's MariaDB or MySQL, with the tables of a small shop.
     Dumps and follows the tables while they change.
-    Compares the result with the source, row by row. Removes all its files at the end.
+    Compares the result with the source, row by row; of a lake, earlier versions too. Removes all its files at the end.
     Needs Java 17 or newer. To install MariaDB: apt-get install mariadb-server.
     """
     from dblog.demo.demo import Demo, run
 
     try:
-        verdict = run(Demo(source, seconds, rows, keep, verbose), Console(highlight=False, stderr=as_json))
+        verdict = run(Demo(source, seconds, rows, keep, verbose, sink), Console(highlight=False, stderr=as_json))
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        print_json({"converged": verdict.converged, **asdict(verdict)})
+        found = {name: value for name, value in asdict(verdict).items() if value is not None}
+        print_json({"converged": verdict.converged, **found})
     if not verdict.converged:
         raise typer.Exit(FAILED)
 

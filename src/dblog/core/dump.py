@@ -61,6 +61,8 @@ class Pace:
     """How long one chunk's select should take."""
     most: int = 500_000
     """The most rows that a chunk may have."""
+    small_tables: int = 1
+    """So many tables that fit into one chunk each count as one chunk of the round."""
 
     FIRST_ROWS = 20_000
     """Rows of the first chunk of a cursor, before any select was measured."""
@@ -254,7 +256,8 @@ def next_round(
     Every dump gets an equal share of the round's chunks. The remaining chunks go to the first dumps in the list. A dump
     that got none comes first in the next round. The tables of one dump are read one after the other.
 
-    The chunk of an empty table costs nothing and does not count.
+    The chunk of an empty table costs nothing and does not count. A table that fits into one chunk counts as a part of a
+    chunk (`Pace.small_tables`): otherwise the dump of many small tables would take a round for every few of them.
 
     Chunks of one round must not overlap, because the batch would deliver a key twice. So a round reads from one table
     either one extent of `again` or ranges of one cursor. A cursor that had to wait for this comes first in the next
@@ -265,15 +268,16 @@ def next_round(
     runs = [
         i for i, c in enumerate(cursors) if not set(c.dumps) <= orders.held and c.failed is None and not orders.waits(c)
     ]
-    share = -(-pace.chunks // max(1, len({cursors[i].dump for i in runs})))
+    whole = pace.small_tables  # what a chunk counts
+    share = -(-pace.chunks * whole // max(1, len({cursors[i].dump for i in runs})))
     owner: dict[TableName, int | None] = {}  # the cursor whose ranges are read; None for an extent of `again`
     given: Counter[str] = Counter()
 
-    def take(i: int, extent: Extent) -> None:
+    def take(i: int, extent: Extent, count: int = whole) -> None:
         cursor = cursors[i]
         if not extent.empty:
             extent = replace(extent, where=cursor.where)
-            given[cursor.dump] += 1
+            given[cursor.dump] += count
         chunk_id = f"{round_id}-{len(chunks)}"
         chunks.append(Chunk(chunk_id, cursor.dump, cursor.table, extent, cursor.key, also=cursor.also))
 
@@ -287,15 +291,17 @@ def next_round(
         elif cursor.upto is not None and cursor.after != cursor.upto:
             owner[cursor.table] = i
             after = cursor.after
-            for upto in boundaries.cuts(cursor.table, after, cursor.upto, cursor.rows, most):
-                take(i, Extent(after, upto))
+            cuts = boundaries.cuts(cursor.table, after, cursor.upto, cursor.rows, -(-most // whole))
+            small = after is None and list(cuts) == [cursor.upto]
+            for upto in cuts:
+                take(i, Extent(after, upto), 1 if small else whole)
                 after = upto
             cursors[i] = replace(cursor, after=after)
 
     served, waited = set(), set()
     for shared in (True, False):
         for i in runs:
-            most = pace.chunks - sum(given.values())
+            most = pace.chunks * whole - sum(given.values())
             if shared:
                 most = min(most, share - given[cursors[i].dump])
             if most <= 0 or cursors[i].exhausted or cursors[i].failed:

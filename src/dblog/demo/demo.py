@@ -1,4 +1,5 @@
-"""`dblog demo`: dump three changing tables into Parquet, follow their changes, check that no row is lost or stale."""
+"""`dblog demo`: dump three changing tables into files or a lake, follow their changes, check that no row is lost or
+stale."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,9 +20,9 @@ from rich.console import Console
 
 from dblog.demo.board import Board, Watch
 from dblog.demo.database import DATABASES, Database
-from dblog.demo.shop import SHOPPERS, Shop, ShopTable
+from dblog.demo.outputs import Examined, output_of
+from dblog.demo.shop import SHOPPERS, Shop, ShopTable, Stock
 from dblog.demo.streams import DemoProgress, DemoStream, LogEnd
-from dblog.demo.verify import Findings, examine
 from dblog.errors import ConfigError, DBLogError
 from dblog.spark.java import check_java
 from dblog.spark.local import local_spark, quiet
@@ -28,6 +30,8 @@ from dblog.spark.local import local_spark, quiet
 LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 120.0
 """How long the streams may make no progress before the demo gives up, in seconds."""
+AFTER_STOCK = 0.25
+"""How long the shop stays open after the stocktaking at least, as a part of the seconds that it is open."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Demo:
     keep: Path | None = None
     """The folder of the result; None removes the result."""
     verbose: bool = False
+    sink: str = "parquet"
+    """`parquet`, or a lake: `delta` or `iceberg`."""
 
 
 def run(demo: Demo, console: Console) -> Verdict:
@@ -62,7 +68,9 @@ def run(demo: Demo, console: Console) -> Verdict:
 
 def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitStack) -> Verdict:
     result = work / "result" if demo.keep is None else demo.keep.absolute()
-    board.say(f"DBLog demo: a busy {database.family}, dumped and followed by Spark into Parquet", "bold")
+    output = output_of(demo.sink, database, work, result)
+    output.check()
+    board.say(f"DBLog demo: a busy {database.family}, dumped and followed by Spark into {output.shown}", "bold")
     with board.step(f"starting {database.family} and Spark") as step:
         spark, shop = _start(demo, database, work, stack)
         filled = f"{database.family} {database.version} with {demo.rows} rows in 3 tables"
@@ -70,21 +78,26 @@ def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitSt
     end = LogEnd(database)
     shop.open()
     stack.callback(shop.close)
-    board.say(f"   {SHOPPERS} shoppers change the tables, and one stream per table dumps and follows them")
+    board.say(f"   {SHOPPERS} shoppers change the tables, and {output.follows}")
 
     def start(table: ShopTable) -> DemoStream:
-        stream = DemoStream(spark, database.url, table, work, result)
+        stream = output.start(spark, table)
         stack.callback(stream.stop)
         return stream
 
-    with board.watch(shop.tables) as watch:
-        delivered = _Delivery(shop, end, watch).wait(start, demo.seconds)
+    watched = output.watched(shop)
+    with board.watch(watched) as watch:
+        delivery = _Delivery(shop, end, watch)
+        starts = [partial(start, table) for table in watched]
+        delivered = delivery.wait(starts, demo.seconds, take_stock=output.has_versions)
     with board.step("comparing the result with the source") as step:
-        found = [examine(spark, table, shop.rows(table), result / table.name) for table in shop.tables]
-        seen = sum(f.dumped + f.events for f in found)
-        step.text = f"compared with the source; order of {seen} delivered rows checked"
+        found = output.examine(spark, shop, delivered, delivery.stock)
+        step.text = found.told
     if demo.keep is not None:
-        board.say(f"   the result is kept in {str(result)!r}: one folder of Parquet files per table")
+        for line in output.kept():
+            board.say(f"   {line}")
+    elif output.has_versions:
+        board.say("   the lake is removed; --keep DIR keeps it, and shows how to query it")
     return _verdict(board, found, sum(p.dropped for p in delivered.values()))
 
 
@@ -112,31 +125,53 @@ class _Delivery:
         self._end = end
         self._watch = watch
         self._progress: dict[str, DemoProgress] = {}
+        self.stock: Stock | None = None
 
-    def wait(self, start: Callable[[ShopTable], DemoStream], seconds: float) -> Mapping[str, DemoProgress]:
+    def wait(
+        self, starts: Sequence[Callable[[], DemoStream]], seconds: float, *, take_stock: bool
+    ) -> Mapping[str, DemoProgress]:
         """Start the streams, keep the shop open for `seconds`, close it, and wait until all is delivered. Returns the
-        progress."""
-        for table in self._shop.tables:
+        progress. With `take_stock`, the shop is also closed for a moment in between, as soon as all is dumped."""
+        for start in starts:
             # one after the other: Spark gives each stream only seconds to start its processes
-            self._streams.append(start(table))
+            self._streams.append(start())
             self._until(lambda: len(self._progress) == len(self._streams), lambda: "the streams are starting")
         closing = time.monotonic() + seconds
+        if take_stock:
+            self._until(self._dumped, lambda: "the shop is open, and the dump goes on")
+            self.stock = self._take_stock()
+            closing = max(closing, time.monotonic() + seconds * AFTER_STOCK)
         self._until(
             lambda: time.monotonic() >= closing,
             lambda: f"the shop is open for {max(0, closing - time.monotonic()):.0f} s more",
         )
-        self._shop.close()
-        self._shop.raise_failure()
-        self._until(lambda: not any(p.dumping for p in self._progress.values()), lambda: "closed; the dumps go on")
-        last = self._shop.last_change()
-        self._until(
-            lambda: all(p.position > last for p in self._progress.values()),
-            lambda: "closed; the last changes are on their way",
-        )
+        self._close("closed")
         self._watch.show(
             "closed; every change is delivered", self._progress, dict.fromkeys(self._progress, 0.0), last=True
         )
         return self._progress
+
+    def _close(self, why: str) -> None:
+        """Close the shop, and wait until all is delivered."""
+        self._shop.close()
+        self._shop.raise_failure()
+        self._until(self._dumped, lambda: f"{why}; the dumps go on")
+        last = self._shop.last_change()
+        self._until(
+            lambda: all(p.position > last for p in self._progress.values()),
+            lambda: f"{why}; the last changes are on their way",
+        )
+
+    def _take_stock(self) -> Stock:
+        complete = max(progress.position for progress in self._progress.values())
+        self._close("closed for the stocktaking")
+        rows = {table.name: self._shop.rows(table) for table in self._shop.tables}
+        position = min(progress.position for progress in self._progress.values())
+        self._shop.open()
+        return Stock(complete, position, rows)
+
+    def _dumped(self) -> bool:
+        return not any(progress.dumping for progress in self._progress.values())
 
     def _until(self, reached: Callable[[], bool], state: Callable[[], str]) -> None:
         moved = time.monotonic()
@@ -170,17 +205,18 @@ class Verdict:
     events: int
     dropped: int
     differences: int
+    versions: int | None = None
+    """How many earlier versions were compared with the source; None for files, which have none."""
 
     @property
     def converged(self) -> bool:
         return not self.differences
 
 
-def _verdict(board: Board, found: Sequence[Findings], dropped: int) -> Verdict:
-    differences = [difference for each in found for difference in each.differences]
-    if differences:
-        board.differences(differences)
-    verdict = Verdict(sum(f.rows for f in found), sum(f.events for f in found), dropped, len(differences))
+def _verdict(board: Board, found: Examined, dropped: int) -> Verdict:
+    if found.differences:
+        board.differences(found.differences)
+    verdict = Verdict(found.rows, found.events, dropped, len(found.differences), found.versions)
     word, style = ("converged", "bold green") if verdict.converged else ("diverged", "bold red")
     numbers = f"{verdict.rows} rows, {verdict.events} log events, {dropped} rows dropped as stale"
     board.say(f"{word}: {numbers}, {verdict.differences} differences", style)

@@ -2,7 +2,8 @@
 
 Every shopper is a thread with its own connection. Together they do everything that can conflict with a running dump:
 new rows, updates of a few hot rows and of any row, deletes, a delete and an insert of the same key in one transaction,
-and rows that move to another key. One transaction often changes all three tables.
+and rows that move to another key. One transaction often changes all three tables. An order and its items come and go
+in one transaction: in every state of the database, each order has items, and each item has its order.
 
 The SQL here is valid in every family, except for the parts in `database.Words`.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -86,6 +87,18 @@ class ShopTable:
     """How many rows it has before the shop opens."""
 
 
+@dataclass(frozen=True)
+class Stock:
+    """The rows of the source at a moment at which nobody changed them."""
+
+    complete: int
+    """A position after which the tables of the result are complete."""
+    position: int
+    """A position after the last change of these rows and before the next one."""
+    rows: Mapping[str, list[tuple[Any, ...]]]
+    """By table."""
+
+
 class Shop:
     """A shop in a database. `open` starts the shoppers; `close` stops them and waits until all have ended."""
 
@@ -104,6 +117,8 @@ class Shop:
             ),
         )
         self._numbers = count(orders + 1)
+        self._last_customers = count(customers + 1)
+        self._opened = count()
         self._closing = threading.Event()
         self._shoppers: list[threading.Thread] = []
         self._failure: BaseException | None = None
@@ -116,8 +131,12 @@ class Shop:
                 cursor.execute(sql.format(**words), self._sizes)
 
     def open(self) -> None:
+        """Start the shoppers. A shop that was closed can be opened again."""
+        self._closing.clear()
+        day = next(self._opened)
         for number in range(SHOPPERS):
-            shopper = threading.Thread(target=self._shop, args=(number,), name=f"shopper {number}", daemon=True)
+            luck = day * SHOPPERS + number
+            shopper = threading.Thread(target=self._shop, args=(luck,), name=f"shopper {number}", daemon=True)
             self._shoppers.append(shopper)
             shopper.start()
 
@@ -138,7 +157,7 @@ class Shop:
 
         A stream that has delivered something after that position has delivered everything.
         """
-        order, customer = next(self._numbers), self._sizes["customers"] + 1
+        order, customer = next(self._numbers), next(self._last_customers)
         with closing(self._database.connect()) as connection, transaction(connection) as cursor:
             cursor.execute("insert into orders (id, customer_id, status) values (%s, %s, 'last')", (order, customer))
             cursor.execute("insert into order_items values (%s, 1, 'the last one', 1, 0)", (order,))
@@ -151,8 +170,8 @@ class Shop:
             cursor.execute(f"select {', '.join(table.columns)} from {table.name}")
             return list(cursor.fetchall())
 
-    def _shop(self, number: int) -> None:
-        chance = random.Random(number)
+    def _shop(self, luck: int) -> None:
+        chance = random.Random(luck)
         acts = [act for act, weight in ACTS for _ in range(weight)]
         try:
             with closing(self._database.connect()) as connection:
@@ -222,7 +241,8 @@ def _recount(cursor: Any, pick: Pick) -> None:
 def _cancel(cursor: Any, pick: Pick) -> None:
     order = pick.order()
     cursor.execute("delete from orders where id = %s", (order,))
-    cursor.execute("delete from order_items where order_id = %s", (order,))
+    if cursor.rowcount:  # else another shopper may be about to commit it
+        cursor.execute("delete from order_items where order_id = %s", (order,))
 
 
 def _leave(cursor: Any, pick: Pick) -> None:
@@ -241,7 +261,8 @@ def _renumber(cursor: Any, pick: Pick) -> None:
     """Move an order and its items to another key."""
     numbers = (pick.number(), pick.order())
     cursor.execute("update orders set id = %s where id = %s", numbers)
-    cursor.execute("update order_items set order_id = %s where order_id = %s", numbers)
+    if cursor.rowcount:
+        cursor.execute("update order_items set order_id = %s where order_id = %s", numbers)
 
 
 ACTS: tuple[tuple[Callable[[Any, Pick], None], int], ...] = (

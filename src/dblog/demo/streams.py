@@ -1,8 +1,9 @@
-"""One streaming query per table, from the database to Parquet files, and its progress."""
+"""The streams of the demo and their progress; one streaming query per table, from the database to Parquet files."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +41,21 @@ class DemoProgress:
     events: int = 0
 
 
-class DemoStream:
+class DemoStream(ABC):
+    """A running stream."""
+
+    table: ShopTable
+    """The table that it follows."""
+
+    @abstractmethod
+    def progress(self) -> DemoProgress | None:
+        """The progress so far; None before the first batch. Raises the error that ended the stream."""
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+
+class ParquetStream(DemoStream):
     """The running query of one table."""
 
     def __init__(self, spark: SparkSession, url: str, table: ShopTable, work: Path, result: Path) -> None:
@@ -63,21 +78,25 @@ class DemoStream:
         )
 
     def progress(self) -> DemoProgress | None:
-        """The progress so far; None before the first batch. Raises the error that ended the query."""
         failure = self._query.exception()
         if failure is not None:
             raise cause(str(failure), "demo") from failure
-        told = last(self._query)
-        if told is None:
-            return None
-        end, report = Offset.from_json(offset(told, "endOffset")), offset(told, "latestOffset")
-        counts = {name: report.get(name, 0) for name in ("windows", "dumped", "dropped", "events")}
-        return DemoProgress(end.position or 0, end.dumping or not end.tables, **counts)
+        return progress_of(self._query)
 
     def stop(self) -> None:
         # an interrupt during a call may have broken the connection to Spark; then Spark's own end stops the query
         with suppress(Py4JError):
             self._query.stop()
+
+
+def progress_of(query: StreamingQuery) -> DemoProgress | None:
+    """The progress of a query; None before its first batch."""
+    told = last(query)
+    if told is None:
+        return None
+    end, report = Offset.from_json(offset(told, "endOffset")), offset(told, "latestOffset")
+    counts = {name: report.get(name, 0) for name in ("windows", "dumped", "dropped", "events")}
+    return DemoProgress(end.position or 0, end.dumping or not end.tables, **counts)
 
 
 def _to_parquet(folder: Path) -> Callable[[DataFrame, int], None]:

@@ -16,6 +16,9 @@ from dblog.sources.base import Source
 BUSY_SECONDS, QUIET_SECONDS = 0.015, 0.75
 """How long a chunk's select should take while the log has changes to deliver, and while it has none, in seconds."""
 
+BUSY_TABLES, QUIET_TABLES = 2, 8
+"""How many small tables count as one chunk of a round, while the log has changes to deliver and while it has none."""
+
 QUIET_AFTER_SECONDS = 5.0
 """The log is quiet after this time without changes of followed tables, in seconds."""
 
@@ -45,6 +48,7 @@ class Pacer:
             chunks=throttle.chunks or self._chunks,
             rows=throttle.chunk_rows or self._chunk_rows,
             seconds=min(seconds, throttle.max_select_seconds or seconds),
+            small_tables=1 if _limited(throttle) else BUSY_TABLES if busy else QUIET_TABLES,
         )
         if throttle.rows_per_second is not None:  # at least one round per second, for a steady rate
             pace = replace(pace, most=max(1, int(throttle.rows_per_second / pace.chunks)))
@@ -92,3 +96,9 @@ class Pacer:
             "select_seconds": self._select_seconds,
             "last_select_seconds": self._last_select if self._selects else None,
         }
+
+
+def _limited(throttle: Throttle) -> bool:
+    """Whether the user has set how much a round reads."""
+    given = (throttle.chunks, throttle.rows_per_second, throttle.select_seconds, throttle.max_select_seconds)
+    return throttle.delay_seconds > 0 or any(value is not None for value in given)

@@ -128,6 +128,17 @@ def test_an_empty_table_does_not_keep_the_next_one_waiting() -> None:
     assert left == ()
 
 
+def test_many_small_tables_are_read_in_one_round() -> None:
+    tables = [TableName("public", name) for name in "abcdefg"]
+    cursors = tuple(Cursor("initial", table, 10) for table in tables)
+    keys = Keys(a=[1, 2], b=range(25), c=[1], d=[5], e=[1], f=[1], g=[1])
+    rounds = []
+    while cursors:
+        chunks, cursors = next_round(cursors, Pace(chunks=2, rows=10, small_tables=3), keys, f"w{len(rounds)}")
+        rounds.append("".join(chunk.table.name for chunk in chunks))
+    assert rounds == ["abb", "bcde", "fg"], "three small tables, or one chunk of the large one, are half a round"
+
+
 def test_no_chunks_at_all_means_none_for_empty_tables_either() -> None:
     cursor = Cursor(INITIAL, A, 2)
     assert next_round((cursor,), Pace(chunks=0), Keys(a=[]), "w") == ((), (cursor,))

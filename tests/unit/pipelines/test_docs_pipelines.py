@@ -18,11 +18,8 @@ from dblog.storage.object_storage import SETTINGS as STORAGE
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
-FILES = [
-    text
-    for page in (PAGE, (ROOT / "README.md").read_text("utf-8"))
-    for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-]
+README = (ROOT / "README.md").read_text("utf-8")
+FILES = [text for page in (PAGE, README) for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
 
 
 @pytest.mark.parametrize(
@@ -58,4 +55,8 @@ def test_the_examples_are_files_that_can_be_read(content: str, tmp_path: Path, m
     path = tmp_path / "shop.toml"
     path.write_text(content)
     assert len(content.splitlines()) <= 10
-    assert [s.name for s in read_config(path).sinks] == ["ndjson"]
+    assert [s.name for s in read_config(path).sinks] == ["delta" if content in README else "ndjson"]
+
+
+def test_the_first_example_of_the_readme_is_a_lake() -> None:
+    assert README.split("## Use it")[1].index('type = "delta"') < README.split("## Use it")[1].index("readStream")

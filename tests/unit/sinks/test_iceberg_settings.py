@@ -73,7 +73,9 @@ def test_a_folder_has_a_catalog_of_its_own(tmp_path: Path) -> None:
         "uri": f"sqlite:///{tmp_path}/lake/catalog.db",
         "warehouse": f"{tmp_path}/lake",
     }
-    assert sink(tmp_path, path="lake", package=PACKAGE).spark_settings == {}, "Spark does not see these tables"
+    for writer in ("auto", "native"):
+        with_package = sink(tmp_path, path="lake", package=PACKAGE, writer=writer)
+        assert with_package.spark_settings == {}, "Spark does not see these tables"
     assert sink(tmp_path, path="lake", catalog="c", options={"uri": "http://h"})._options() == {
         "type": "rest",
         "uri": "http://h",

@@ -42,13 +42,13 @@ def test_many_reasons_do_not_make_it_long() -> None:
 @pytest.mark.parametrize(
     ("settings", "writer"),
     [
-        ({"path": "lake"}, "native (the setting package names no connector)"),
+        ({"path": "lake"}, "native (Spark is started without a connector)"),
         ({"path": "lake", "writer": "native"}, 'native (writer = "native")'),
         ({"path": "lake", "writer": "spark"}, 'spark (writer = "spark")'),
         ({"catalog": "prod"}, "spark (a catalog of Spark's has the tables)"),
         (
             {"path": "lake", "package": "io.delta:x:1"},
-            "native; spark for tables of more than 8 GB or with features that need it",
+            "native; spark for tables that have more than 8 GB or features that the native writer does not know",
         ),
     ],
 )

@@ -44,8 +44,8 @@ class IcebergSink(LakeSink):
     @property
     def _by_spark(self) -> bool:
         # In a folder without a named catalog each writer has a catalog of its own, and does not see the other's tables.
-        if self.given["writer"] == "auto" and catalog_type(self.given["options"]) is None:
-            return self._not_native() is not None
+        if self.given["writer"] != "spark" and self.given["path"] is not None and self._not_native() is None:
+            return catalog_type(self.given["options"]) is not None and super()._by_spark
         return super()._by_spark
 
     def check(self) -> None:

@@ -45,6 +45,11 @@ def iceberg_mark(mark: BatchMark, pipeline: str) -> dict[str, str]:
     return {"dblog-pipeline": pipeline, "dblog-batch": str(mark.batch), "dblog-position": str(mark.position)}
 
 
+def mark_property(pipeline: str) -> str:
+    """The property of an Iceberg table in which the native writer keeps its last mark too."""
+    return f"dblog.mark.{pipeline}"
+
+
 def read_iceberg_mark(summary: Mapping[str, str], pipeline: str) -> BatchMark | None:
     """The mark in a snapshot's summary, if it is one of this pipeline."""
     if summary.get("dblog-pipeline") != pipeline:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dblog.core.schema import TableName
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 NATIVE_BYTES = 8 << 30
 """A table of more bytes is written by Spark if Spark has the connector: replaced rows mean that whole files are written
 again, which a cluster does faster."""
-LARGE = f"tables of more than {NATIVE_BYTES >> 30} GB"
-NO_PACKAGE = "the setting package names no connector"
+LARGE = f"more than {NATIVE_BYTES >> 30} GB"
+NO_CONNECTOR = "Spark is started without a connector"
 
 
 class LakeSink(Sink):
@@ -124,9 +125,9 @@ class LakeSink(Sink):
             return f"spark ({why})"
         if self.given["writer"] == "native":
             return 'native (writer = "native")'
-        return (
-            f"native; spark for {LARGE} or with features that need it" if self._by_spark else f"native ({NO_PACKAGE})"
-        )
+        if not self._by_spark:
+            return f"native ({NO_CONNECTOR})"
+        return f"native; spark for tables that have {LARGE} or features that the native writer does not know"
 
     def open(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -151,6 +152,11 @@ class LakeSink(Sink):
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
+        names = [table.schema.table for table in batch.tables]
+        with nullcontext() if self._native is None else self._native.batch(names):
+            self._write(batch)
+
+    def _write(self, batch: Batch) -> None:
         native = [table for table in batch.tables if self._is_native(table.schema.table)]
         others = [table for table in batch.tables if table not in native]
         if native:
@@ -171,7 +177,7 @@ class LakeSink(Sink):
         """The writer of a table, and why."""
         if self._native is None:
             return "spark", self._not_native() or 'writer = "spark"'
-        found = self._native.find(table)
+        found = self._native.known(table)
         if found is not None and (why := found.unsupported) is not None:
             if self._other is None:
                 raise SinkError(
@@ -180,7 +186,7 @@ class LakeSink(Sink):
                 )
             return "spark", why
         if self.given["writer"] == "native" or self._other is None:
-            return "native", 'writer = "native"' if self.given["writer"] == "native" else NO_PACKAGE
+            return "native", 'writer = "native"' if self.given["writer"] == "native" else NO_CONNECTOR
         if found is not None and found.size > NATIVE_BYTES:
-            return "spark", f"for {LARGE}"
+            return "spark", f"it has {LARGE}"
         return "native", "it is small enough"

@@ -3,6 +3,7 @@ snapshot's summary."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
@@ -12,7 +13,7 @@ from dblog.core.schema import TableName
 from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.writer import SparkTables
 from dblog.sinks.lake.columns import quoted
-from dblog.sinks.lake.marks import BatchMark, iceberg_mark
+from dblog.sinks.lake.marks import BatchMark, iceberg_mark, mark_property, read_iceberg_mark
 
 CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 PROPERTY = "spark.sql.iceberg.snapshot-property"
@@ -69,6 +70,12 @@ class IcebergBySpark(SparkTables):
     def make_room(self, spark: SparkSession, table: TableName) -> None:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._room(table)}")
 
+    @property
+    def of_new_tables(self) -> Mapping[str, str]:
+        """The native writer reads deletes by position, which version 2 of the format has."""
+        modes = {f"write.{statement}.mode": "merge-on-read" for statement in ("delete", "update", "merge")}
+        return {"format-version": "2", **({} if self.given["mode"] == "log" else modes)}
+
     def mark(self, mark: BatchMark) -> Mapping[str, str]:
         return {f"{PROPERTY}.{name}": value for name, value in iceberg_mark(mark, self.context.pipeline).items()}
 
@@ -82,7 +89,12 @@ class IcebergBySpark(SparkTables):
             .select(summary["dblog-batch"].cast("bigint"), summary["dblog-position"].cast("bigint"))
             .first()
         )
-        return BatchMark(*found) if found else None
+        if found:
+            return BatchMark(*found)
+        # The native writer also keeps its mark in a property, which stays when snapshots are expired.
+        kept = spark.sql(f"SHOW TBLPROPERTIES {name}").where(f.col("key") == mark_property(self.context.pipeline))
+        said = kept.select("value").first()
+        return read_iceberg_mark(json.loads(said[0]), self.context.pipeline) if said else None
 
 
 def _of_spark(options: Mapping[str, str]) -> dict[str, str]:

@@ -72,6 +72,11 @@ class SparkTables(ABC):
     def last_mark(self, spark: SparkSession, name: str) -> BatchMark | None:
         """The mark of the last commit of this pipeline to a table."""
 
+    @property
+    def of_new_tables(self) -> Mapping[str, str]:
+        """The properties of tables that Spark's writer creates: with them a MERGE does not write whole files again."""
+        return {}
+
     def properties(self, columns: Mapping[str, DataType], *, widened: bool) -> dict[str, str]:
         """The properties that a table needs for these columns, or (`widened`) for columns whose type changes."""
         return {}
@@ -190,12 +195,12 @@ class SparkWriter:
     def _create(self, name: str, table: TableName, columns: Mapping[str, DataType]) -> None:
         self._tables.make_room(self._spark, table)
         listed = [f"{quoted(c)} {kind.simpleString()}" for c, kind in columns.items()]
-        properties = self._tables.properties(columns, widened=False)
+        properties = {**self._tables.of_new_tables, **self._tables.properties(columns, widened=False)}
         with_them = f" TBLPROPERTIES ({_listed(properties)})" if properties else ""
         self._spark.sql(f"CREATE TABLE {name} ({', '.join(listed)}) USING {self._tables.format}{with_them}")
 
-    def _change(self, name: str, fit: Fit) -> None:
-        if properties := self._tables.properties(fit.new, widened=bool(fit.wider)):
+    def _change(self, name: str, columns: Mapping[str, DataType], fit: Fit) -> None:
+        if properties := self._tables.properties({**columns, **fit.new}, widened=bool(fit.wider)):
             self._spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_listed(properties)})")
         if fit.new:
             added = ", ".join(f"{quoted(c)} {kind.simpleString()}" for c, kind in fit.new.items())
@@ -224,7 +229,7 @@ class _Definition:
         self.columns = self._writer._found(self.name)
 
     def change(self, fit: Fit) -> None:
-        self._writer._change(self.name, fit)
+        self._writer._change(self.name, self.columns or {}, fit)
         self.columns = self._writer._found(self.name)
 
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
+import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +49,7 @@ lists the log, which takes 2.5 ms for 1000 entries on a local disk."""
 LATE = 100
 """A batch makes a checkpoint itself if the last one is this many commits old."""
 TEXT_BOUND = 64
-"""A longer text has no bounds in a file's statistics, in characters."""
+"""The bounds of longer texts are cut to this length in a file's statistics, in characters."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class DeltaFiles(LakeFiles):
         for group in rolled(tables, ROLL_BYTES):
             name = f"part-{uuid.uuid4()}.parquet"
             written: list[Any] = []
+            with_nan: set[str] = set()
             with (
                 reached(self.folder.uri),
                 files.open_output_stream(f"{root}/{name}") as stream,
@@ -81,8 +85,9 @@ class DeltaFiles(LakeFiles):
             ):
                 for table in group:
                     writer.write_table(table)
+                    with_nan |= _with_nan(table)
             size = files.get_file_info(f"{root}/{name}").size
-            made.append(NewFile(name, (size, json.dumps(_statistics(written[0])))))
+            made.append(NewFile(name, (size, _statistics(written[0], with_nan))))
         return made
 
 
@@ -284,10 +289,21 @@ def _bounded(kind: pa.DataType) -> bool:
     return bool(text or pa.types.is_integer(kind) or pa.types.is_date(kind))
 
 
-def _statistics(written: Any) -> dict[str, Any]:
-    """What Delta's log says of a file: how many rows, and bounds of columns whose bounds are exact as JSON."""
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
+def _with_nan(table: pa.Table) -> set[str]:
+    """The columns that have a NaN."""
+    floats = [f.name for f in table.schema if pa.types.is_floating(f.type)]
+    return {name for name in floats if pc.any(pc.is_nan(table[name])).as_py()}
+
+
+def _statistics(written: Any, with_nan: Set[str]) -> str:
+    """What Delta's log says of a file: how many rows, nulls, and bounds of columns. `with_nan` are columns that have a
+    NaN, which Parquet leaves out of its bounds.
+
+    Every column that can have bounds gets them. delta-rs finds no row when it is asked for values of a column that has
+    none in a file, if other columns of the table have.
+    """
+    low: dict[str, str] = {}
+    high: dict[str, str] = {}
     nulls: dict[str, int] = {}
     for number in range(written.num_columns):
         groups = [written.row_group(n).column(number) for n in range(written.num_row_groups)]
@@ -296,32 +312,54 @@ def _statistics(written: Any) -> dict[str, Any]:
         name = groups[0].path_in_schema
         nulls[name] = sum(g.statistics.null_count for g in groups)
         with_values = [g.statistics for g in groups if g.statistics.has_min_max]
-        if not with_values or len(with_values) + sum(g.statistics.null_count == g.num_values for g in groups) < len(
-            groups
+        if len(with_values) + sum(g.statistics.null_count == g.num_values for g in groups) < len(groups) or (
+            not with_values
         ):
+            if name in with_nan:  # no other values are known
+                low[name], high[name] = _LEAST, _NAN
             continue
         try:
-            bounds = min(s.min for s in with_values), max(s.max for s in with_values)
+            least, greatest = min(s.min for s in with_values), max(s.max for s in with_values)
         except (ValueError, OverflowError):  # a date that Python does not have
             continue
-        shown = tuple(map(_shown, bounds))
-        if None not in shown:
-            low[name], high[name] = shown
-    return {"numRecords": written.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+        shown = _lower(least), _NAN if name in with_nan else _upper(greatest)
+        if shown[0] is not None and shown[1] is not None:
+            low[name], high[name] = shown[0], shown[1]
+    bounds = f'"minValues":{_object(low)},"maxValues":{_object(high)}'
+    return f'{{"numRecords":{written.num_rows},{bounds},"nullCount":{json.dumps(nulls)}}}'
 
 
-def _shown(value: Any) -> Any:
+_NAN, _LEAST = '"NaN"', '"-Infinity"'
+
+
+def _object(members: Mapping[str, str]) -> str:
+    """An object of JSON, of members that are JSON already."""
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in members.items()) + "}"
+
+
+def _lower(value: Any) -> str | None:
+    return _shown(value[:TEXT_BOUND] if isinstance(value, str) else value)
+
+
+def _upper(value: Any) -> str | None:
+    if isinstance(value, str) and len(value) > TEXT_BOUND:
+        cut = value[:TEXT_BOUND] + chr(sys.maxunicode)
+        return _shown(cut if cut >= value else value)
+    return _shown(value)
+
+
+def _shown(value: Any) -> str | None:
     """A bound as JSON; None if it has no exact form there."""
     match value:
-        case bool() | float():
-            return None
-        case int():
-            return value
-        case str():
-            return value if len(value) <= TEXT_BOUND else None
+        case float():
+            return json.dumps(value) if math.isfinite(value) else f'"{"-" * (value < 0)}Infinity"'
+        case bool() | int() | str():
+            return json.dumps(value)
+        case Decimal():
+            return format(value, "f")
         case datetime.datetime():
-            form = "%Y-%m-%dT%H:%M:%S.%fZ" if value.tzinfo else "%Y-%m-%dT%H:%M:%S.%f"
-            return value.strftime(form) if value.year >= 1000 else None
+            shown = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return f'"{shown}Z"' if value.tzinfo else f'"{shown}"'
         case datetime.date():
-            return value.isoformat() if value.year >= 1000 else None
+            return f'"{value.isoformat()}"'
     return None

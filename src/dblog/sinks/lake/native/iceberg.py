@@ -26,7 +26,7 @@ from pyspark.sql.types import ArrayType, DataType
 
 from dblog.core.schema import TableName
 from dblog.errors import SinkError
-from dblog.sinks.lake.marks import BatchMark, iceberg_mark, read_iceberg_mark
+from dblog.sinks.lake.marks import BatchMark, iceberg_mark, mark_property, read_iceberg_mark
 from dblog.sinks.lake.native.files import Chore, LakeTable, ListedFile, NewFile
 from dblog.sinks.lake.native.iceberg_catalog import OpenCatalog
 from dblog.sinks.lake.native.iceberg_chores import chores
@@ -142,7 +142,7 @@ class IcebergTable(LakeTable):
 
     @property
     def _mark_name(self) -> str:
-        return f"dblog.mark.{self._pipeline}"
+        return mark_property(self._pipeline)
 
     def last_mark(self) -> BatchMark | None:
         """The mark of the newest snapshot that has one. The property counts if its snapshot has been expired, and no

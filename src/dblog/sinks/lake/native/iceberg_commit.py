@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from pyiceberg.exceptions import CommitFailedException
@@ -23,9 +24,12 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    write_manifest,
+    ManifestWriterV2,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
     write_manifest_list,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
@@ -37,6 +41,8 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
 )
+from pyiceberg.typedef import TableVersion
+from pyiceberg.types import StructType
 
 MERGE_MANIFESTS = 32
 """How many small manifests are written into one. A manifest lists files of the table, and each commit adds one."""
@@ -61,12 +67,15 @@ class Manifests:
         if current is None:
             return []
         if current.snapshot_id != self._snapshot:
-            found = current.manifests(table.io)
-            self._manifests = [m for m in found if m.has_added_files() or m.has_existing_files()]
-            self._snapshot = current.snapshot_id
-            names = {m.manifest_path for m in self._manifests}
-            self._entries = {name: entries for name, entries in self._entries.items() if name in names}
+            self.know(current.snapshot_id, current.manifests(table.io), {})
         return self._manifests
+
+    def know(self, snapshot: int, manifests: Sequence[ManifestFile], new: Mapping[str, list[ManifestEntry]]) -> None:
+        """Take note of a snapshot, and of the files that new manifests list."""
+        self._manifests = [m for m in manifests if m.has_added_files() or m.has_existing_files()]
+        self._snapshot = snapshot
+        names = {m.manifest_path for m in self._manifests}
+        self._entries = {name: entries for name, entries in {**self._entries, **new}.items() if name in names}
 
     def entries(self, manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
         """The files that are in the table."""
@@ -100,11 +109,12 @@ def commit(table: Table, known: Manifests, change: Change, summary: Mapping[str,
     metadata, base = table.metadata, table.metadata.current_snapshot()
     assert metadata.format_version == 2
     made, number = metadata.new_snapshot_id(), metadata.next_sequence_number()
-    manifests, gone = _manifests(table, known, change, made)
+    manifests, new, gone = _manifests(table, known, change, made, number)
     path = _metadata_path(table, f"snap-{made}-0-{uuid.uuid4()}.avro")
     parent = None if base is None else base.snapshot_id
     with write_manifest_list(2, table.io.new_output(path), made, parent, number, COMPRESSION) as writer:
         writer.add_manifests(manifests)
+        manifests = [writer.prepare_manifest(manifest) for manifest in manifests]  # as they are in the list
     counts = SnapshotSummaryCollector()
     for file in change.added:
         counts.add_file(file, metadata.schema())
@@ -143,15 +153,18 @@ def commit(table: Table, known: Manifests, change: Change, summary: Mapping[str,
     )
     old = {entry.metadata_file for entry in metadata.metadata_log}
     table.metadata, table.metadata_location = response.metadata, response.metadata_location
+    known.know(made, manifests, new)
     if response.metadata.properties.get("write.metadata.delete-after-commit.enabled") == "true":
         _delete(table.io, old - {entry.metadata_file for entry in response.metadata.metadata_log})
 
 
 def _manifests(
-    table: Table, known: Manifests, change: Change, snapshot: int
-) -> tuple[list[ManifestFile], list[DataFile]]:
-    """The manifests of the new snapshot, and the files that are removed. One new manifest has the files that are added
-    and removed, and the other files of manifests that have one of the removed."""
+    table: Table, known: Manifests, change: Change, snapshot: int, number: int
+) -> tuple[list[ManifestFile], dict[str, list[ManifestEntry]], list[DataFile]]:
+    """The manifests of the new snapshot, the files that the new one among them lists, and the files that are removed.
+
+    The new manifest has the files that are added and removed, and the other files of manifests that have a removed one.
+    """
     found = known.of(table)
     data = [m for m in found if m.content == ManifestContent.DATA]
     small = [m for m in data if m.manifest_length < SMALL_MANIFEST]
@@ -165,14 +178,43 @@ def _manifests(
         raise CommitFailedException(f"the table no longer has the files {sorted(lost)}")
     kept = [m for m in found if m.manifest_path not in again]
     if not entries and not change.added:
-        return kept, []
-    output = table.io.new_output(_metadata_path(table, f"{uuid.uuid4()}-m0.avro"))
-    with write_manifest(2, table.spec(), table.schema(), output, snapshot, COMPRESSION) as writer:
+        return kept, {}, []
+    path = _metadata_path(table, f"{uuid.uuid4()}-m0.avro")
+    live = [e for e in entries if e.data_file.file_path not in change.removed]
+    with _ManifestWriter(table.spec(), table.schema(), table.io.new_output(path), snapshot, COMPRESSION) as writer:
         for file in change.added:
-            writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=snapshot, data_file=file))
-        for entry in entries:
-            (writer.delete if entry.data_file.file_path in change.removed else writer.existing)(entry)
-    return [writer.to_manifest_file(), *kept], [entry.data_file for entry in gone]
+            writer.add(_added(file, snapshot, None))
+        for entry in gone:
+            writer.delete(entry)
+        for entry in live:
+            writer.existing(entry)
+    new = [*(_added(file, snapshot, number) for file in change.added), *live]
+    return [writer.to_manifest_file(), *kept], {path: new}, [entry.data_file for entry in gone]
+
+
+def _added(file: DataFile, snapshot: int, number: int | None) -> ManifestEntry:
+    """The entry of a new file. In its manifest it has no number: it gets the one that the manifest has in its list."""
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED,
+        snapshot_id=snapshot,
+        sequence_number=number,
+        file_sequence_number=number,
+        data_file=file,
+    )
+
+
+class _ManifestWriter(ManifestWriterV2):
+    """Does not build the schema of manifests again for each one, which takes longer than to write it."""
+
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        return _entry_schema(format_version)
+
+
+@cache
+def _entry_schema(format_version: TableVersion) -> Schema:
+    """The schema of the manifests of tables that are not partitioned."""
+    file = data_file_with_partition(StructType(), format_version)
+    return manifest_entry_schema_with_data_file(format_version, file)
 
 
 def _paths(entries: Iterable[ManifestEntry]) -> set[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,7 +83,6 @@ class NativeWriter:
         self._changes = schema_changes
         self._known: dict[TableName, LakeTable] = {}
         self._marks: dict[TableName, BatchMark] = {}
-        self._using = threading.Lock()
         self._maintenance = Maintenance(tables.find, mode) if maintain else None
 
     def maintenance_facts(self) -> dict[str, Any]:
@@ -100,49 +98,56 @@ class NativeWriter:
         """The table in the lake, for messages."""
         return self._tables.name(table)
 
-    def find(self, table: TableName) -> LakeTable | None:
-        """The table as it is now; None if it does not exist. It is opened once and refreshed after that."""
-        with self._using:
-            known = self._known.get(table)
+    @contextmanager
+    def batch(self, tables: Sequence[TableName]) -> Iterator[None]:
+        """Around the writing of a batch: look at its tables as they are now, and keep maintenance away from them. A
+        table is opened once, and then refreshed."""
+        with nullcontext() if self._maintenance is None else self._maintenance.batch(tables):
+            with self._forgetting(tables):
+                _side_by_side(self._refresh, tables)
+            yield
+
+    def _refresh(self, table: TableName) -> None:
+        known = self._known.get(table)
         if known is not None:
             known.refresh()
-            return known
-        found = self._tables.find(table)
-        if found is not None:
+        elif (found := self._tables.find(table)) is not None:
             self._know(table, found)
-        return found
+
+    def known(self, table: TableName) -> LakeTable | None:
+        """The table as the batch has found it; None if it does not exist."""
+        return self._known.get(table)
 
     def _know(self, table: TableName, found: LakeTable) -> None:
         found.maintained = self._maintenance is not None
-        with self._using:
-            self._known[table] = found
+        self._known[table] = found
 
     def forget(self, table: TableName) -> None:
         """Read the table's definition and mark again when it is written next."""
-        with self._using:
-            self._known.pop(table, None)
-            self._marks.pop(table, None)
+        self._known.pop(table, None)
+        self._marks.pop(table, None)
+
+    @contextmanager
+    def _forgetting(self, tables: Sequence[TableName]) -> Iterator[None]:
+        """Around work on tables: forget them if it fails."""
+        try:
+            yield
+        except BaseException:
+            for table in tables:
+                self.forget(table)
+            raise
 
     def write(self, batch: Batch, tables: Sequence[TableBatch]) -> None:
-        """Write the tables of a batch: all of them, or so that writing it again completes them."""
-        names = [table.schema.table for table in tables]
-        with nullcontext() if self._maintenance is None else self._maintenance.batch(names):
-            self._write(batch, tables)
-
-    def _write(self, batch: Batch, tables: Sequence[TableBatch]) -> None:
-        try:
+        """Write tables within a `batch`: all of them, or so that writing it again completes them."""
+        with self._forgetting([table.schema.table for table in tables]):
             opened = [found for found in _side_by_side(lambda t: self._open(batch, t), tables) if found is not None]
             written = self._written(opened)
             _side_by_side(lambda pair: self._commit(batch, *pair), list(zip(opened, written, strict=True)))
-        except BaseException:
-            for table in tables:
-                self.forget(table.schema.table)
-            raise
 
     def _open(self, batch: Batch, table: TableBatch) -> _Open | None:
         """The table, fitted to the batch's columns; None if it has the batch already."""
         name = table.schema.table
-        definition = _Definition(self, name, self.find(name))
+        definition = _Definition(self, name, self.known(name))
         fit, columns = fit_table(definition, table, self._mode, self._changes)
         lake = definition.lake
         assert lake is not None

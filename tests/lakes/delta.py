@@ -1,32 +1,38 @@
-"""The sink `delta`, on a real Delta Lake where there is one for this PySpark; `make lakes` else."""
+"""The sink `delta`, written by Spark's connector."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from dblog.errors import SinkError
 from tests.sinks import suite
-from tests.sinks.lakes import Delta, Lake, LakeSuite, lake_session, needs
+from tests.sinks.lakes import Delta, Lake, LakeSuite, Source, change, read
 from tests.sinks.pipeline import Pipeline
 from tests.sinks.suite import SinkSuite
 from tests.sinks.target import Target
 
-pytestmark = needs("delta")
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("delta")
-    yield from lake_session(Delta(folder, None).make(folder), folder)
+pytestmark = pytest.mark.spark
 
 
 class TestDelta(LakeSuite):
     @pytest.fixture
     def target(self, tmp_path: Path, spark: SparkSession) -> Lake:
         return Delta(tmp_path / "lake", spark)
+
+    def test_rows_are_replaced_by_deletion_vectors(self, target: Lake, batch: Source) -> None:
+        sink = self.opened(target)
+        sink.write(batch(*(read(10, key, 0, "a") for key in range(100))))
+        sink.write(batch(change("update", 20, 7, 1, "b"), change("delete", 21, 8)))
+        assert len(self.state(target)) == 99
+        metrics = target.spark.sql(f"DESCRIBE HISTORY {target.table()} LIMIT 1").first()["operationMetrics"]
+        assert metrics["numTargetDeletionVectorsAdded"] == "1"
+        with pytest.raises(SinkError, match=r"native writer cannot write to .*deletionVectors") as refused:
+            self.opened(target, writer="native").write(batch(change("update", 30, 7, 2, "c")))
+        assert 'writer = "spark"' in str(refused.value)
 
 
 class Patient(Pipeline):
