@@ -102,7 +102,8 @@ class Lake:
         given = MadeRows(() if changes is None else (changes,), rows)
         table = TableBatch(TABLE.table, TABLE, None, None, None, incomplete=False, arrow=given)
         self.lsn += max([1, *(b.num_rows for b in (*given.given_changes, *rows))])
-        self.writer.write(Batch(self.id, self.lsn, (table,)), [table])
+        with self.writer.batch([TABLE.table]):
+            self.writer.write(Batch(self.id, self.lsn, (table,)), [table])
         self.id += 1
 
     def read(self) -> tuple[int, float, float]:

@@ -126,7 +126,8 @@ def batch() -> Source:
 
 
 def send(to: NativeWriter, given: Batch) -> None:
-    to.write(given, given.tables)
+    with to.batch([table.schema.table for table in given.tables]):
+        to.write(given, given.tables)
 
 
 def upkeep(of: NativeWriter) -> Maintenance:

@@ -114,10 +114,7 @@ class Maintenance:
             due = [
                 table
                 for table in self._locks
-                if not self._locks[table].locked()
-                and (
-                    table not in self._looked or self._commits[table] >= COMMITS or now - self._looked[table] >= SECONDS
-                )
+                if table not in self._looked or self._commits[table] >= COMMITS or now - self._looked[table] >= SECONDS
             ]
             return min(due, key=lambda table: self._looked.get(table, 0.0)) if due else None
 
