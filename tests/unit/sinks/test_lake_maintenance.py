@@ -25,7 +25,7 @@ from dblog.sinks.lake import DeltaSink
 from dblog.sinks.lake.marks import BatchMark
 from dblog.sinks.lake.native import delta, iceberg_chores, maintenance, write, writer
 from dblog.sinks.lake.native.delta import DeltaFolder
-from dblog.sinks.lake.native.files import ListedFile
+from dblog.sinks.lake.native.files import Chore, ListedFile
 from dblog.sinks.lake.native.iceberg import IcebergCatalog, IcebergTable
 from dblog.sinks.lake.native.iceberg_catalog import OpenCatalog
 from dblog.sinks.lake.native.maintenance import Maintenance
@@ -243,21 +243,49 @@ def test_a_chore_waits_for_the_batch_and_the_batch_for_its_commit(lake: Lake, ba
     mine.close()
 
 
-def test_a_chore_that_fails_is_told_and_fails_no_batch(
+def test_a_chore_that_fails_is_told_and_fails_no_batch_and_no_other_chore(
     delta_lake: Lake, batch: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    full = [True]
+
+    def fail(*_: Any) -> int:
+        if full:
+            raise OSError("the disk is full")
+        return 3
+
+    monkeypatch.setattr(Maintenance, "_due", lambda *_: None)  # the test does it
+    monkeypatch.setattr(
+        delta.DeltaLakeTable, "chores", lambda *_: [Chore("bad", 0, fail), Chore("good", 0, lambda *_: 1)]
+    )
     mine = delta_lake.writer()
-
-    def fail(*_: Any) -> Any:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(delta.DeltaLakeTable, "chores", fail)
     send(mine, batch(change("create", 10, 1, 1, "a")))
-    wait_for(lambda: "error" in mine.maintenance_facts())
+    upkeep(mine).look(NAME)
+    facts = mine.maintenance_facts()
+    assert (facts["error"], facts["counts"]) == ("public.t: the disk is full", {"good": 1})
+    full.clear()
+    upkeep(mine).look(NAME)
+    facts = mine.maintenance_facts()
+    assert ("error" in facts, facts["counts"]) == (False, {"bad": 3, "good": 2})
     send(mine, batch(change("create", 20, 2, 2, "b")))
     mine.close()
-    assert mine.maintenance_facts()["error"] == "public.t: the disk is full"
     assert delta_lake.state() == {1: (1, "a"), 2: (2, "b")}
+
+
+def test_a_table_with_features_that_are_not_known_is_left_alone(
+    lake: Lake, batch: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may be named in a way that is not known here: they would be taken for files that nothing uses."""
+    mine = lake.writer()
+    send(mine, batch(change("create", 10, 1, 1, "a")))
+    wait_for(lambda: "last" in mine.maintenance_facts())
+    for kind in (delta.DeltaLakeTable, IcebergTable):
+        monkeypatch.setattr(kind, "unsupported", "it has deletion vectors")
+    old = lake.plant("deletion_vector.parquet", old=True)
+    for _ in range(2):
+        everything_is_due(mine)
+        upkeep(mine).look(NAME)
+    mine.close()
+    assert old.exists()
 
 
 # -- when ------------------------------------------------------------------------------------------------------------
@@ -371,6 +399,36 @@ def test_expired_log_entries_go_and_the_mark_stays(delta_lake: Lake, batch: Sour
     assert delta_lake.mark() == BatchMark(29, 40)
     # Spark's writer looks for it here
     assert "userMetadata" in DeltaTable(str(delta_lake.folder)).history(5)[0]
+
+
+def test_log_entries_that_a_batch_has_read_stay_until_it_has_ended(
+    delta_lake: Lake, batch: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Maintenance, "_due", lambda *_: None)  # the test does it
+    monkeypatch.setattr(maintenance, "PATIENCE", 0.01)
+    mine = delta_lake.writer()
+    for number in range(maintenance.COMMITS):
+        send(mine, batch(change("update", 10 + number, 1, number, "a")))
+    delta_lake.age()
+    listed = delta.DeltaLakeTable.listed
+
+    def within_the_batch(self: delta.DeltaLakeTable, key: str) -> list[ListedFile]:
+        for _ in range(2):  # the first makes a checkpoint
+            everything_is_due(mine)
+            upkeep(mine).look(NAME)
+        return listed(self, key)
+
+    monkeypatch.setattr(delta.DeltaLakeTable, "listed", within_the_batch)
+    send(mine, batch(change("update", 90, 1, 9, "b")))
+    facts = mine.maintenance_facts()
+    assert (facts["counts"]["checkpoints"], facts["counts"]["log_files"]) == (1, 0)
+    monkeypatch.setattr(delta.DeltaLakeTable, "listed", listed)
+    everything_is_due(mine)
+    upkeep(mine).look(NAME)
+    assert mine.maintenance_facts()["counts"]["log_files"] > 5
+    send(mine, batch(change("update", 91, 1, 10, "c")))
+    mine.close()
+    assert delta_lake.state() == {1: (10, "c")}
 
 
 def test_compaction_of_a_log_is_no_change_for_those_who_follow_the_table(delta_lake: Lake, batch: Source) -> None:
@@ -496,3 +554,14 @@ def test_a_batch_writes_a_bounded_part_of_small_files_together() -> None:
     assert [f.name for f in found] == [str(n) for n in range(write.TOGETHER_BYTES // size)]
     assert write.small_files(files[: write.SMALL_FILES - 1]) == []
     assert write.small_files([ListedFile("large", size + 1, None, None)] * 20) == []
+
+
+def test_files_that_are_written_again_together_are_neighbours() -> None:
+    """A batch of scattered changes must not leave files that each have keys of the whole table."""
+    size = writer.REWRITE_BYTES // 4
+    files = [ListedFile(str(n), size, (n, n + 1), None) for n in range(16)]
+    random.Random(1).shuffle(files)
+    groups = [sorted(int(f.name) for f in group) for group in writer._groups(files)]
+    assert groups == [list(range(n, n + 4)) for n in range(0, 16, 4)]
+    unknown = [ListedFile(str(n), size, None, None) for n in range(8)]
+    assert [len(group) for group in writer._groups(unknown)] == [4, 4]

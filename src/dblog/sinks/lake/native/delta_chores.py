@@ -58,8 +58,8 @@ def _checkpoint(folder: Folder, table: DeltaTable) -> int:
 def _clean_log(folder: Folder, table: DeltaTable, commit: Commit) -> int:
     """Remove log entries before the last checkpoint that are older than the table's `delta.logRetentionDuration`.
 
-    delta-rs reads log entries again after it has opened the table. So the lock is held: a batch that has begun before
-    the checkpoint was made would fail."""
+    The lock is held, because delta-rs lists the log before it reads it: an entry must not go in between while a batch
+    opens the table."""
     with commit() as free, reached(folder.uri):
         if not free:
             return 0

@@ -7,7 +7,7 @@ Who waits: a batch holds the locks of its tables from beginning to end. A chore 
 the batch, waits until the batch has ended, and holds the lock for the commit alone: the next batch may wait for some
 milliseconds. Other chores change nothing that a batch reads, and need no lock.
 
-A chore that fails is counted and done again later. It never fails a batch.
+A chore that fails is done again later. It never fails a batch, and no other chore.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from dblog.core.schema import TableName
-from dblog.sinks.lake.native.files import Commit, LakeTable
+from dblog.sinks.lake.native.files import Chore, Commit, LakeTable
 from dblog.sinks.lake.native.write import small_files
 
 COMMITS = 10
@@ -59,6 +59,7 @@ class Maintenance:
         self._thread: threading.Thread | None = None
         self._counts: Counter[str] = Counter()
         self._facts: dict[str, Any] = {}
+        self._errors: dict[tuple[TableName, str], str] = {}
 
     # -- for batches -----------------------------------------------------------------------------------------------
 
@@ -82,10 +83,11 @@ class Maintenance:
         self._woken.set()
 
     def facts(self) -> dict[str, Any]:
-        """What was done: `counts` by kind, `last` (the time, seconds since 1970), `seconds` in all, and the last
-        `error` if there was one."""
+        """What was done: `counts` by kind, `last` (the time, seconds since 1970), `seconds` in all, and the `error` of
+        a chore that has not succeeded since."""
         with self._using:
-            return {"counts": dict(self._counts), **self._facts}
+            errors = list(self._errors.values())[-1:]
+            return {"counts": dict(self._counts), **self._facts, **({"error": errors[0]} if errors else {})}
 
     def close(self) -> None:
         """End the thread. A chore that has begun is waited for, for some seconds."""
@@ -112,10 +114,7 @@ class Maintenance:
             due = [
                 table
                 for table in self._locks
-                if not self._locks[table].locked()
-                and (
-                    table not in self._looked or self._commits[table] >= COMMITS or now - self._looked[table] >= SECONDS
-                )
+                if table not in self._looked or self._commits[table] >= COMMITS or now - self._looked[table] >= SECONDS
             ]
             return min(due, key=lambda table: self._looked.get(table, 0.0)) if due else None
 
@@ -126,26 +125,41 @@ class Maintenance:
             lock = self._locks.setdefault(table, threading.Lock())
             self._commits.pop(table, None)
             self._looked[table] = begin
-        try:
+        with self._failing(table, "open"):
             found = self._find(table)
-            for chore in [] if found is None else found.chores(self._mode):
+            # With features that are not known here, files that are in use may look as if nothing used them.
+            chores = [] if found is None or found.unsupported is not None else found.chores(self._mode)
+            for chore in chores:
                 if self._stopping.is_set():
                     break
-                key = table, chore.kind
-                if (
-                    chore.every
-                    and time.monotonic() - self._done.get(key, self._began - chore.every + FIRST) < chore.every
-                ):
-                    continue
-                self._count(chore.kind, chore.run(partial(_right, lock), self._memory.setdefault(key, {})))
-                self._done[key] = time.monotonic()
-        except Exception as error:
-            with self._using:
-                self._facts["error"] = f"{table}: {error}"
+                if self._is_due(table, chore):
+                    with self._failing(table, chore.kind):
+                        memory = self._memory.setdefault((table, chore.kind), {})
+                        self._count(chore.kind, chore.run(partial(_right, lock), memory))
         took = time.monotonic() - begin
         with self._using:
             self._facts |= {"last": time.time(), "seconds": self._facts.get("seconds", 0.0) + took}
         return took
+
+    def _is_due(self, table: TableName, chore: Chore) -> bool:
+        """Whether it is time for a chore. Takes note that it is done."""
+        now, key = time.monotonic(), (table, chore.kind)
+        if chore.every and now - self._done.get(key, self._began - chore.every + FIRST) < chore.every:
+            return False
+        self._done[key] = now
+        return True
+
+    @contextmanager
+    def _failing(self, table: TableName, kind: str) -> Iterator[None]:
+        """Keep an error until the same succeeds."""
+        try:
+            yield
+        except Exception as error:
+            with self._using:
+                self._errors[table, kind] = f"{table}: {error}"
+        else:
+            with self._using:
+                self._errors.pop((table, kind), None)
 
     def _count(self, kind: str, number: int) -> None:
         with self._using:

@@ -185,10 +185,17 @@ def small_files(listed: Iterable[ListedFile], least: int = SMALL_FILES) -> list[
     small = [f for f in listed if f.size <= SMALL_BYTES]
     if len(small) < least:
         return []
-    if all(f.bounds is not None for f in small):
-        small.sort(key=lambda f: f.bounds or ())
+    small = by_key(small)
     sizes = accumulate(f.size for f in small)
     return [f for f, size in zip(small, sizes, strict=True) if size <= TOGETHER_BYTES]
+
+
+def by_key(files: Sequence[ListedFile]) -> list[ListedFile]:
+    """The files in the order of their keys, if these are known. Neighbours that are written into one file leave it with
+    narrow bounds, so that batches which change few keys read few files."""
+    if any(f.bounds is None for f in files):
+        return list(files)
+    return sorted(files, key=lambda f: f.bounds or ())
 
 
 def _touched(target: Target, keys: pa.Array | pa.ChunkedArray, *, everywhere: bool) -> list[ListedFile]:

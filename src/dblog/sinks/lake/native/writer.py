@@ -25,6 +25,7 @@ from dblog.sinks.lake.native.write import (
     TablePart,
     Target,
     Written,
+    by_key,
     rewrite,
     small_files,
     write_part,
@@ -217,9 +218,9 @@ def _replaced(parts: Sequence[Written]) -> dict[str, list[bytes]]:
 
 
 def _groups(files: Sequence[ListedFile]) -> list[tuple[ListedFile, ...]]:
-    """The files in groups of about `REWRITE_BYTES`."""
+    """The files in groups of about `REWRITE_BYTES`, neighbours by their keys."""
     groups: list[tuple[ListedFile, ...]] = []
-    for file in files:
+    for file in by_key(files):
         if groups and sum(f.size for f in groups[-1]) + file.size <= REWRITE_BYTES:
             groups[-1] += (file,)
         else:
