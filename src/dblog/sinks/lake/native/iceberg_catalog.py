@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from dblog.errors import ConfigError
-from dblog.sinks.lake.native.iceberg_errors import TAKEN, reached
+from dblog.sinks.lake.native.iceberg_errors import SQL_ERRORS, TAKEN, reached
 
 LOCK_SECONDS = 60
 """How long a commit waits for others that write to the same SQLite database."""
@@ -41,13 +41,21 @@ class OpenCatalog:
                 if self._folder is not None:
                     self._folder.mkdir(parents=True, exist_ok=True)
                 try:
-                    self._opened = load_catalog(self.name, **self._options)
+                    self._opened = self._load()
                 except (ValueError, NoSuchPropertyException, NotInstalledError, ImportError) as error:
                     raise ConfigError(
                         f"the catalog {self.name!r} cannot be opened: {error}", hint="see docs/sinks/iceberg.md"
                     ) from None
                 _set_up(self._opened, own=self._folder is not None)
             return self._opened
+
+    def _load(self) -> Catalog:
+        try:
+            return load_catalog(self.name, **self._options)
+        except SQL_ERRORS as error:
+            if "already exists" not in str(error):
+                raise
+            return load_catalog(self.name, **self._options)  # another process has created its tables just now
 
     def close(self) -> None:
         """Close its connections. It is opened again when it is used again."""

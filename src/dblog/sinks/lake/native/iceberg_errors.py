@@ -14,16 +14,17 @@ try:
 
     TAKEN: tuple[type[Exception], ...] = (exc.IntegrityError,)
     """Errors of a catalog in a database: what is to be created exists."""
-    _SQL: tuple[type[Exception], ...] = (exc.InterfaceError, exc.OperationalError, exc.TimeoutError)
+    SQL_ERRORS: tuple[type[Exception], ...] = (exc.InterfaceError, exc.OperationalError, exc.TimeoutError)
+    """Errors of the database itself."""
 except ImportError:  # only catalogs in a database need SQLAlchemy
-    TAKEN, _SQL = (), ()
+    TAKEN, SQL_ERRORS = (), ()
 
 _PASSING: tuple[type[Exception], ...] = (
     OSError,
     iceberg.ServiceUnavailableError,
     iceberg.ServerError,
     iceberg.TooManyRequestsError,
-    *_SQL,
+    *SQL_ERRORS,
 )
 """Errors of a catalog that may pass."""
 _LASTING = (
