@@ -282,9 +282,3 @@ def test_every_setting_is_on_the_sinks_page_as_the_code_has_it(page: str, kind: 
         default = "" if setting.required or setting.default is None else setting.shown_default
         wanted.append(f"| `{setting.name}` | {setting.kind.takes} | {setting.about} | {default} |")
     assert rows[: len(wanted)] == wanted
-
-
-def test_the_releases_are_on_the_pages() -> None:
-    for sink in ("delta", "iceberg"):
-        for release in RELEASES[sink].values():
-            assert f"`{release}`" in (PAGES / f"{sink}.md").read_text()

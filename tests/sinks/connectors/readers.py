@@ -37,6 +37,8 @@ def test_spark_reads_what_the_native_writer_writes(
     assert not differences({(row["id"],): row for row in lake.all()}, wanted)
     # A NaN is the greatest value for Spark. Delta's bounds include it, those of Iceberg leave it out.
     asked = conditions(*(["ratio", "small"] if kind == "delta" else []))
+    # Spark does not find 0.0 as -0.0 in the dictionary of any Parquet file, nor the other way round.
+    asked = [c for c in asked if not (isinstance(c[2], float) and c[2] == 0.0 and c[1] == "=")]
     for at in range(0, len(asked), AT_ONCE):
         some = asked[at : at + AT_ONCE]
         queries = [f"SELECT {n} AS number, id FROM {lake.table()} WHERE {sql(c)}" for n, c in enumerate(some)]

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from dblog.core.schema import Column, TableSchema
 from dblog.errors import SinkError
 from dblog.testing.iceberg_rest import IcebergRest
+from tests.lakes.native_lakes import shown
 from tests.sinks.connectors.conftest import in_rest
 from tests.sinks.lakes import ID, NAME, Lake, NativeDelta, Source, change, read
 from tests.sinks.pipeline import same
 from tests.sinks.target import Row
-from tests.unit.sinks.native_lakes import shown
 
 pytestmark = pytest.mark.spark
 

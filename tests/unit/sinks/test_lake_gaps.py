@@ -15,8 +15,8 @@ from dblog.sinks.base import Batch
 from dblog.sinks.lake.native import writer
 from dblog.sinks.lake.native.delta import DeltaFolder, DeltaLakeTable
 from dblog.sinks.lake.native.iceberg import IcebergCatalog, IcebergTable
+from tests.lakes.native_lakes import LAKES, Killed, in_this_process, joined, killed, opened, shown
 from tests.sinks.lakes import ID, NAME, NOTE, Lake, NativeDelta, NativeIceberg, Source, T, change, read
-from tests.unit.sinks.native_lakes import LAKES, Killed, in_this_process, joined, killed, opened, shown
 
 U = TableSchema(TableName("public", "u"), T.columns, ("id",))
 WIDE = TableSchema(NAME, (ID, Column("n", "bigint", pa.int64()), NOTE, Column("more", "text", pa.string())), ("id",))

@@ -21,8 +21,8 @@ from dblog.errors import SinkUnreachable
 from dblog.sinks.base import Batch, Sink
 from dblog.sinks.lake.native import writer
 from dblog.sinks.lake.native.delta import DeltaLakeTable
+from tests.lakes.native_lakes import LAKES, in_this_process, opened
 from tests.sinks.lakes import ID, NAME, NOTE, Lake, NativeDelta, NativeIceberg, Source, T, change, read
-from tests.unit.sinks.native_lakes import LAKES, in_this_process, opened
 
 BATCHES = 12
 PAUSE = 0.3

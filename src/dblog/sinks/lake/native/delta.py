@@ -15,7 +15,7 @@ import math
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -77,15 +77,18 @@ class DeltaFiles(LakeFiles):
         for group in rolled(tables, ROLL_BYTES):
             name = f"part-{uuid.uuid4()}.parquet"
             written: list[Any] = []
-            with_nan: set[str] = set()
+            with_nan = _with_nan(group)
+            # Parquet leaves a NaN out of its bounds, and readers that skip by these would not find it.
+            bounded = [f.name for f in self.schema if f.name not in with_nan] if with_nan else True
             with (
                 reached(self.folder.uri),
                 files.open_output_stream(f"{root}/{name}") as stream,
-                pq.ParquetWriter(stream, self.schema, compression="snappy", metadata_collector=written) as writer,
+                pq.ParquetWriter(
+                    stream, self.schema, compression="snappy", write_statistics=bounded, metadata_collector=written
+                ) as writer,
             ):
                 for table in group:
                     writer.write_table(table)
-                    with_nan |= _with_nan(table)
             size = files.get_file_info(f"{root}/{name}").size
             made.append(NewFile(name, (size, _statistics(written[0], with_nan))))
         return made
@@ -294,22 +297,23 @@ def _bounded(kind: pa.DataType) -> bool:
     return bool(text or pa.types.is_integer(kind) or pa.types.is_date(kind))
 
 
-def _with_nan(table: pa.Table) -> set[str]:
-    """The columns that have a NaN."""
-    floats = [f.name for f in table.schema if pa.types.is_floating(f.type)]
-    return {name for name in floats if pc.any(pc.is_nan(table[name])).as_py()}
+def _with_nan(tables: Sequence[pa.Table]) -> dict[str, int]:
+    """The columns that have a NaN, and how many nulls they have."""
+    floats = [f.name for f in tables[0].schema if pa.types.is_floating(f.type)]
+    found = [name for name in floats if any(pc.any(pc.is_nan(table[name])).as_py() for table in tables)]
+    return {name: sum(table[name].null_count for table in tables) for name in found}
 
 
-def _statistics(written: Any, with_nan: Set[str]) -> str:
+def _statistics(written: Any, with_nan: Mapping[str, int]) -> str:
     """What Delta's log says of a file: how many rows, nulls, and bounds of columns. `with_nan` are columns that have a
-    NaN, which Parquet leaves out of its bounds.
+    NaN, and how many nulls they have: Parquet has no bounds for them. For Spark a NaN is the greatest value.
 
     Every column that can have bounds gets them. delta-rs finds no row when it is asked for values of a column that has
     none in a file, if other columns of the table have.
     """
-    low: dict[str, str] = {}
-    high: dict[str, str] = {}
-    nulls: dict[str, int] = {}
+    low = dict.fromkeys(with_nan, _LEAST)
+    high = dict.fromkeys(with_nan, _NAN)
+    nulls = dict(with_nan)
     for number in range(written.num_columns):
         groups = [written.row_group(n).column(number) for n in range(written.num_row_groups)]
         if not groups or "." in groups[0].path_in_schema or not all(g.is_stats_set for g in groups):
@@ -317,17 +321,15 @@ def _statistics(written: Any, with_nan: Set[str]) -> str:
         name = groups[0].path_in_schema
         nulls[name] = sum(g.statistics.null_count for g in groups)
         with_values = [g.statistics for g in groups if g.statistics.has_min_max]
-        if len(with_values) + sum(g.statistics.null_count == g.num_values for g in groups) < len(groups) or (
-            not with_values
+        if not with_values or len(with_values) + sum(g.statistics.null_count == g.num_values for g in groups) < len(
+            groups
         ):
-            if name in with_nan:  # no other values are known
-                low[name], high[name] = _LEAST, _NAN
             continue
         try:
             least, greatest = min(s.min for s in with_values), max(s.max for s in with_values)
         except (ValueError, OverflowError):  # a date that Python does not have
             continue
-        shown = _lower(least), _NAN if name in with_nan else _upper(greatest)
+        shown = _lower(least), _upper(greatest)
         if shown[0] is not None and shown[1] is not None:
             low[name], high[name] = shown[0], shown[1]
     bounds = f'"minValues":{_object(low)},"maxValues":{_object(high)}'
