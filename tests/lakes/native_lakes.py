@@ -34,7 +34,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(lake: Lake, **settings: Any) -> Sink:
     """A sink object that knows nothing of those before it, as in another process."""
-    sink = lake.make(lake.folder, **settings)
+    sink = lake.make(lake.folder, **{"maintain": "off", **settings})
     sink.open(None)  # type: ignore[arg-type]
     return sink
 

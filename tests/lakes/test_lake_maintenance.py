@@ -148,7 +148,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == THREAD]
+    """The threads of maintenance, without those that other tests have left."""
+    return [thread.name for thread in threading.enumerate() if thread.name == THREAD and thread not in _LEFT]
+
+
+_LEFT: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _left() -> None:
+    _LEFT.update(threading.enumerate())
 
 
 # -- beside batches --------------------------------------------------------------------------------------------------
