@@ -196,6 +196,22 @@ def test_a_batch_that_two_processes_write_at_once_is_there_once(
     assert sorted(row["id"] for row in lake.all()) == [1, 2]
 
 
+@pytest.mark.parametrize("mode", ["current", "log"])
+@pytest.mark.parametrize("kind", list(LAKES))
+def test_a_batch_that_another_process_has_written_in_between_is_known(kind: str, mode: str, tmp_path: Path) -> None:
+    """As when a process that was taken for dead goes on: it has written the batches before itself."""
+    lake, source = LAKES[kind](tmp_path, None), Source(None)  # type: ignore[arg-type]
+    first, second = opened(lake, mode=mode), opened(lake, mode=mode)
+    batches = [source(change("create", 10 + number, number, 0, "a")) for number in range(5)]
+    first.write(batches[0])
+    first.write(batches[1])
+    for batch in batches[:4]:
+        second.write(batch)
+    for batch in batches[2:]:
+        first.write(batch)
+    assert sorted(row["id"] for row in lake.all()) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("kind", list(LAKES))
 def test_two_pipelines_write_to_tables_of_one_lake(kind: str, tmp_path: Path) -> None:
     lake = LAKES[kind](tmp_path, None)

@@ -137,6 +137,8 @@ class DeltaLakeTable(LakeTable):
         self.uri = folder.uri
         self._pipeline = pipeline
         self._table = table
+        self._searched: tuple[BatchMark | None, BatchMark | None] | None = None
+        """The mark of the transaction actions when the commits were searched, and the mark that was found."""
 
     @property
     def unsupported(self) -> str | None:
@@ -168,13 +170,21 @@ class DeltaLakeTable(LakeTable):
         return {field.name: field.dataType for field in found}
 
     def last_mark(self) -> BatchMark | None:
+        """The mark of the transaction actions. The commits are searched only once: for a later mark of Spark's writer,
+        which has no such actions."""
         with reached(self.uri):
-            for commit in self._table.history(LOOK_BACK):  # the newest first
-                mark = read_delta_mark(commit.get("userMetadata"), self._pipeline)
-                if mark is not None:
-                    return mark
             batch, position = (self._table.transaction_version(app) for app in self._applications)
-        return None if batch is None or position is None else BatchMark(batch, position)
+            acted = None if batch is None or position is None else BatchMark(batch, position)
+            if self._searched is None:
+                self._searched = acted, self._searched_mark() or acted
+        before, found = self._searched
+        return found if acted == before else acted
+
+    def _searched_mark(self) -> BatchMark | None:
+        """The newest mark of the last commits, of either writer."""
+        commits = self._table.history(LOOK_BACK)  # the newest first
+        marks = (read_delta_mark(commit.get("userMetadata"), self._pipeline) for commit in commits)
+        return next((mark for mark in marks if mark is not None), None)
 
     @property
     def _applications(self) -> tuple[str, str]:

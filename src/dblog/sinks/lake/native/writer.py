@@ -82,7 +82,6 @@ class NativeWriter:
         self._mode = mode
         self._changes = schema_changes
         self._known: dict[TableName, LakeTable] = {}
-        self._marks: dict[TableName, BatchMark] = {}
         self._maintenance = Maintenance(tables.find, mode) if maintain else None
 
     def maintenance_facts(self) -> dict[str, Any]:
@@ -123,9 +122,8 @@ class NativeWriter:
         self._known[table] = found
 
     def forget(self, table: TableName) -> None:
-        """Read the table's definition and mark again when it is written next."""
+        """Open the table again when it is written next."""
         self._known.pop(table, None)
-        self._marks.pop(table, None)
 
     @contextmanager
     def _forgetting(self, tables: Sequence[TableName]) -> Iterator[None]:
@@ -142,7 +140,7 @@ class NativeWriter:
         with self._forgetting([table.schema.table for table in tables]):
             opened = [found for found in _side_by_side(lambda t: self._open(batch, t), tables) if found is not None]
             written = self._written(opened)
-            _side_by_side(lambda pair: self._commit(batch, *pair), list(zip(opened, written, strict=True)))
+            _side_by_side(lambda pair: _commit(batch, *pair), list(zip(opened, written, strict=True)))
 
     def _open(self, batch: Batch, table: TableBatch) -> _Open | None:
         """The table, fitted to the batch's columns; None if it has the batch already."""
@@ -151,11 +149,9 @@ class NativeWriter:
         fit, columns = fit_table(definition, table, self._mode, self._changes)
         lake = definition.lake
         assert lake is not None
-        mark = self._marks.get(name) or lake.last_mark()
-        if mark is not None:
-            self._marks[name] = mark
-            if mark.has(batch):
-                return None
+        mark = lake.last_mark()
+        if mark is not None and mark.has(batch):
+            return None
         shown = {column.lower(): column for column in columns}
         names = {c: shown[c.lower()] for c in table.schema.names if c not in fit.left_out}
         listed = tuple(lake.listed(names[table.schema.key[0]])) if self._mode != "log" else ()
@@ -201,11 +197,11 @@ class NativeWriter:
             every[number].append(done)
         return [Written([f for p in parts for f in p.added], [f for p in parts for f in p.removed]) for parts in every]
 
-    def _commit(self, batch: Batch, one: _Open, written: Written) -> None:
-        mark = BatchMark(batch.id, batch.position)
-        removed = set(written.removed)
-        one.lake.commit(written.added, [f for f in one.target.listed if f.name in removed], mark)
-        self._marks[one.table.schema.table] = mark
+
+def _commit(batch: Batch, one: _Open, written: Written) -> None:
+    gone = set(written.removed)
+    removed = [f for f in one.target.listed if f.name in gone]
+    one.lake.commit(written.added, removed, BatchMark(batch.id, batch.position))
 
 
 def _replaced(parts: Sequence[Written]) -> dict[str, list[bytes]]:
