@@ -337,7 +337,7 @@ class TestCheck:
     ) -> None:
         path = shop.write('type = "noop"')
         self._plan(shop, {"v": 1, "pos": 1, "tables": [["public", "t"]]})
-        said = "slot 'shop' does not exist, but a checkpoint relies on it"
+        said = "slot 'shop' does not exist, but a checkpoint needs its log"
         assert said in dblog("check", path, code=1).stdout
         dblog("run", path, code=1)
         assert said in capfd.readouterr().err
@@ -350,7 +350,7 @@ class TestCheck:
         shop.database.execute(dblog("check", path, "--admin-sql").stdout)
         shop.database.execute("select pg_create_logical_replication_slot('shop', 'pgoutput')")
         self._plan(shop, {"v": 1, "pos": 1, "tables": [["public", "t"]]})
-        said = "beyond the checkpoint's 1"
+        said = "but the checkpoint is only at 1"
         assert said in dblog("check", path, code=1).stdout
         dblog("run", path, code=1)
         assert said in capfd.readouterr().err

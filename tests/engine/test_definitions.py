@@ -217,11 +217,11 @@ UNFIT: dict[str, tuple[str, str, str]] = {
         "foreign keys",
     ),
     "history": ("alter table t add system versioning", "alter table t drop system versioning", "system-versioned"),
-    "engine": ("alter table t engine = MyISAM", "alter table t engine = InnoDB", "of engine MyISAM"),
+    "engine": ("alter table t engine = MyISAM", "alter table t engine = InnoDB", "the engine MyISAM"),
     "renamed engine": (
         "rename table m to t",
         "alter table t engine = InnoDB",
-        "of engine MyISAM",
+        "the engine MyISAM",
     ),
 }
 """What makes a table one that cannot be followed, what undoes it, and what is said."""

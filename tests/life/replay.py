@@ -8,7 +8,7 @@ ends would hide a value that the sink has got wrong before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblog.capture.spool import Spool
+from dblog.core.schema import TableSchema
 from dblog.core.settings import read_settings
 from dblog.sinks.base import Batch, SinkContext, TableBatch
 from dblog.sinks.sql import SqlSink
@@ -42,12 +43,23 @@ FEW = 20
 
 
 @dataclass(frozen=True)
+class Delivered:
+    """What a batch had for one table."""
+
+    schema: TableSchema
+    changes: Rows | None
+    rows: Rows | None
+    truncated: tuple[int, int] | None
+    incomplete: bool
+
+
+@dataclass(frozen=True)
 class Attempt:
-    """A batch as it was delivered once. Its tables have `Rows` in the place of DataFrames."""
+    """A batch as it was delivered once."""
 
     number: int
     position: int
-    tables: tuple[TableRange, ...]
+    tables: tuple[Delivered, ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,15 @@ def batch_of(work: Sequence[Work], spool: Spool, tasks: int) -> Attempt:
     """The batch as `dblog run` makes it of the same work (`dblog.pipelines.delivery`)."""
     position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
     with RangeFiles(spool) as files:
-        return Attempt(-1, position, tuple(ranges_of(_Reader(), files, work, before=False, tasks=tasks)))  # type: ignore[arg-type]
+        ranges = ranges_of(_Reader(), files, work, before=False, tasks=tasks)  # type: ignore[arg-type]
+        return Attempt(-1, position, tuple(map(_delivered, ranges)))
+
+
+def _delivered(table: TableRange) -> Delivered:
+    def read(frame: Callable[[], Any] | None) -> Rows | None:
+        return None if frame is None else frame()
+
+    return Delivered(table.schema, read(table.changes), read(table.rows), table.truncated, table.incomplete)
 
 
 @dataclass(frozen=True)

@@ -66,10 +66,12 @@ def test_the_first_example_of_the_readme_runs_and_its_status_says_who_writes(
             "customers": ("native", "Spark is started without a connector"),
         }
         status = document("status", "--state", state)
-        assert (status["state"], status["sink"]) == ("running", {"format": "delta", "writer": WRITER})
+        assert status["state"] == "running"
+        assert {"format": "delta", "writer": WRITER}.items() <= status["sink"].items()
         assert re.search(r"sink +format delta, writer native", dblog("status", "--state", state).stdout)
         with serving("127.0.0.1:0", state) as address:
-            assert httpx.get(f"{address}/api/v1/status").json()["sink"] == {"format": "delta", "writer": WRITER}
+            told = httpx.get(f"{address}/api/v1/status").json()["sink"]
+            assert {"format": "delta", "writer": WRITER}.items() <= told.items()
     finally:
         stream.take_no_more()
         stream.stop(time.monotonic() + 30)

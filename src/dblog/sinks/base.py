@@ -16,8 +16,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
@@ -59,6 +59,7 @@ class ArrowRows(Protocol):
         """The same rows in parts that may be written side by side: no two of them have rows of the same key."""
 
 
+@dataclass(init=False, eq=False, repr=False)
 class TableBatch:
     """What a batch has for one table: as two DataFrames (`changes`, `rows`), or as Arrow (`arrow`) for a sink that
     writes from Spark's tasks. A DataFrame is made when a sink first asks for it.
@@ -67,6 +68,23 @@ class TableBatch:
     `_dump`, `_schema`, `_unchanged`, and `_before` if the sink asks for it. `(_lsn, _seq)` orders all events of a key.
     Every row has a key, except a truncate. A change of the key is a delete and a create.
     """
+
+    source: TableName
+    """The table in the source database."""
+    schema: TableSchema
+    """The table in the target: its name, columns and key."""
+    changes: DataFrame | None
+    """Changes of the log: create, update, delete, truncate, in order within and across partitions. A key may occur more
+    than once: `dblog.sinks.net_effect` reduces them to one row per key."""
+    rows: DataFrame | None
+    """Rows of dumps (`_op` is `read`), in no order. No key occurs twice, and no key occurs in `changes` too."""
+    truncated: tuple[int, int] | None
+    """`(_lsn, _seq)` of the last truncate in this batch. All rows that the target had before are gone, and changes
+    before it can be ignored."""
+    incomplete: bool
+    """Whether rows may name columns in `_unchanged`. The sink leaves these columns as they are in the target."""
+    arrow: ArrowRows | None = field(init=False)
+    """The same rows for a task to read. None if only Spark can make them, because of a route."""
 
     def __init__(
         self,
@@ -78,29 +96,18 @@ class TableBatch:
         incomplete: bool,
         arrow: ArrowRows | None = None,
     ) -> None:
-        self.source = source
-        """The table in the source database."""
-        self.schema = schema
-        """The table in the target: its name, columns and key."""
-        self.truncated = truncated
-        """`(_lsn, _seq)` of the last truncate in this batch. All rows that the target had before are gone, and changes
-        before it can be ignored."""
-        self.incomplete = incomplete
-        """Whether rows may name columns in `_unchanged`. The sink leaves these columns as they are in the target."""
-        self.arrow = arrow
-        """The same rows for a task to read. None if only Spark can make them, because of a route."""
-        self._changes, self._rows = changes, rows
+        self.source, self.schema = source, schema
+        self.truncated, self.incomplete, self.arrow = truncated, incomplete, arrow
+        self._frames = {"changes": changes, "rows": rows}
 
-    @cached_property
-    def changes(self) -> DataFrame | None:
-        """Changes of the log: create, update, delete, truncate, in order within and across partitions. A key may occur
-        more than once: `dblog.sinks.net_effect` reduces them to one row per key."""
-        return self._changes() if callable(self._changes) else self._changes
-
-    @cached_property
-    def rows(self) -> DataFrame | None:
-        """Rows of dumps (`_op` is `read`), in no order. No key occurs twice, and no key occurs in `changes` too."""
-        return self._rows() if callable(self._rows) else self._rows
+    def __getattr__(self, name: str) -> DataFrame | None:
+        """`changes` and `rows`, when they are first asked for."""
+        if name not in ("changes", "rows"):
+            raise AttributeError(name)
+        frame = self._frames[name]
+        made = frame() if callable(frame) else frame
+        setattr(self, name, made)
+        return made
 
     def mapped(
         self, schema: TableSchema, map_frame: Callable[[DataFrame, bool], DataFrame], arrow: ArrowRows | None = None
@@ -116,8 +123,8 @@ class TableBatch:
         return TableBatch(
             self.source,
             schema,
-            None if self._changes is None else partial(mapped, lambda: self.changes, True),
-            None if self._rows is None else partial(mapped, lambda: self.rows, False),
+            None if self._frames["changes"] is None else partial(mapped, lambda: self.changes, True),
+            None if self._frames["rows"] is None else partial(mapped, lambda: self.rows, False),
             self.truncated,
             self.incomplete,
             arrow,
