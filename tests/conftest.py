@@ -35,6 +35,9 @@ from dblog.testing.server_process import OwnServer
 from tests.external_server import GIVEN, GivenServer
 from tests.proxy import Proxy
 
+# Before any test imports them: a suite may be used by tests of several folders.
+pytest.register_assert_rewrite("tests.sinks.suite", "tests.sinks.pipeline", "tests.state.suite")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -327,8 +330,9 @@ class MySQLDatabase:
         for connection in self._opened:
             if connection.open:
                 connection.close()
-        for at in [at for at in SESSIONS if at[1].database == self.name]:
-            SESSIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
+        for at, session in list(SESSIONS.items()):
+            if isinstance(session, mysql.Connection) and at[1].database == self.name:
+                SESSIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
         self.server.start()  # a test may have ended it
         self.server_execute(f"DROP DATABASE {mysql.identifier(self.name)}")
 

@@ -10,8 +10,6 @@ import pytest
 from tests.conftest import MYSQL_SERVERS, SERVERS
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
 
-pytest.register_assert_rewrite("tests.sinks.suite", "tests.sinks.pipeline")
-
 FAMILIES = [*SERVERS[:1], *MYSQL_SERVERS[:1]]
 
 on_families = pytest.mark.parametrize("database", FAMILIES, indirect=True)

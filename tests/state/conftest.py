@@ -10,8 +10,6 @@ import pytest
 
 from tests.state.workers import PROCESSES
 
-pytest.register_assert_rewrite("tests.state.suite")
-
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[ProcessPoolExecutor]:
