@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog.pipelines.running import JOINED
+from dblog.pipelines.spark_settings import JOINED
 from dblog.testing.iceberg_rest import IcebergRest
 from tests.sinks.lakes import CatalogIceberg, Delta, Iceberg, Lake
 from tests.spark.home import QUICK_START, local_session
