@@ -101,7 +101,7 @@ class Folder:
         except OSError as error:
             if refused(error):
                 raise SinkError(
-                    f"cannot write to {self.uri!r}: {error}", hint="check the bucket, the endpoint and the keys"
+                    f"cannot write to {self.uri!r}: {error}", hint="check that bucket, endpoint and keys are right"
                 ) from None
             raise SinkUnreachable(f"cannot write to {self.uri!r}: {error}", hint="check that it is mounted") from None
 
