@@ -53,7 +53,7 @@ class Both:
 
     def write(self, target: Lake, writer: str, batch: Any, **settings: Any) -> None:
         """By a sink object of its own, as another process has it."""
-        sink = target.make(target.folder, writer=writer, **settings)
+        sink = target.make(target.folder, writer=writer, maintain="off", **settings)
         sink.open(target.spark)
         sink.write(batch)
 
