@@ -87,6 +87,8 @@ def test_each_table_has_its_own_changes_and_rows(spark: SparkSession, spool: Spo
     assert rows(u.changes, "id") == [(1,)]
     assert rows(u.rows, "id") == []
     assert (t.truncated, t.incomplete) == (None, False)
+    sizes = [Path(spool.chunk_path(chunk.id, chunk.stamp or "")).stat().st_size for chunk in chunks]
+    assert (t.arrow.weight, u.arrow.weight) == (mine.size + sizes[0], other.size + sizes[1])
 
 
 def test_a_table_may_have_only_changes_or_only_rows(spark: SparkSession, spool: Spool) -> None:

@@ -83,6 +83,13 @@ class ChunkFiles(Storage):
         info = self._filesystem().get_file_info(self.chunk_path(chunk_id, marker["stamp"]))
         return staged if info.size == marker["bytes"] else None
 
+    def chunk_facts(self, chunk_id: str, stamp: str) -> tuple[str, int] | None:
+        """The schema version and the size in bytes of a staged file; None if it is not the one that counts."""
+        marker = self._json("chunk", chunk_id)
+        if marker is None or marker["stamp"] != stamp or "bytes" not in marker:
+            return None
+        return marker["version"], marker["bytes"]
+
     def chunk_path(self, chunk_id: str, stamp: str) -> str:
         return self._path("chunk", f"{chunk_id}.{stamp}.arrow")
 

@@ -18,9 +18,11 @@ from dblog.sinks.route import Route
 from dblog.sinks.routed import routed
 from dblog.spark.failure import plain
 from dblog.spark.options import read_options
-from dblog.spark.ranges import TableRange, ranges_of, run_selects, work_of
+from dblog.spark.ranges import TableRange, ranges_of, work_of
+from dblog.spark.selects import run_selects
 from dblog.work.handover import RangeFiles
 from dblog.work.lanes import Work
+from dblog.work.schemas import Schemas
 from dblog.work.tasks import Emit, Log
 
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0
@@ -51,6 +53,7 @@ class Delivery:
         self._spool = read.open_spool()
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
+        self._schemas = Schemas()
         self._stopped = threading.Event()
         self.rows: dict[int, int] = {}
         """By the number of a batch: how many rows of dumps the sink has received, this batch included."""
@@ -60,7 +63,7 @@ class Delivery:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         work = work_of(frame, self._spool)
-        with RangeFiles(self._spool) as files, self._selects(files, work):
+        with RangeFiles(self._spool) as files, self._selects(work):
             batch = self._batch(number, files, work)
             if batch.tables:
                 self._write(batch)
@@ -73,11 +76,11 @@ class Delivery:
         """Stop waiting for a sink that cannot be reached."""
         self._stopped.set()
 
-    def _selects(self, files: RangeFiles, work: Sequence[Work]) -> _Beside:
-        return _Beside(lambda: run_selects(self._spark, files, self._options, work, tasks=self._tasks))
+    def _selects(self, work: Sequence[Work]) -> _Beside:
+        return _Beside(lambda: run_selects(self._spark, self._spool, self._options, work, tasks=self._tasks))
 
     def _batch(self, number: int, files: RangeFiles, work: Sequence[Work]) -> Batch:
-        ranges = ranges_of(self._spark, files, work, before=self._before, tasks=self._tasks)
+        ranges = ranges_of(self._spark, files, work, before=self._before, tasks=self._tasks, schemas=self._schemas)
         position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
         return Batch(number, position, tuple(routed(_table(r), self._routes) for r in ranges))
 

@@ -1,8 +1,8 @@
 """One Spark job that does the work of a whole batch in Python tasks.
 
 A job costs Spark 0.2 seconds however small it is, so a sink that writes from tasks runs one per batch and not one per
-table. A task does several pieces of work side by side: they wait for storage, and Arrow computes outside of Python's
-lock.
+table. A batch that is small is written by the driver itself, without a job. A task does several pieces of work side by
+side: they wait for storage, and Arrow computes outside of Python's lock.
 
 A piece of work that raises a SinkError does not fail its task: the error is returned. So Spark does not repeat the
 task, and the driver raises the same error.
@@ -27,6 +27,9 @@ R = TypeVar("R")
 
 THREADS = 4
 """How many pieces of work a task does at the same time."""
+DRIVER_BYTES = 1 << 20
+"""Work of at most this many bytes in all is done in threads of the driver. That takes it less time than a job, and
+little memory."""
 
 
 def run_in_tasks(
@@ -36,14 +39,19 @@ def run_in_tasks(
     weights: Sequence[int] | None = None,
     *,
     threads: int = THREADS,
+    driver: bool = True,
 ) -> list[R]:
     """Run a function for each piece of work, in the tasks of one job. Returns the results in the order of the work.
 
-    `weights` say how large the pieces are, so that tasks get about the same. A task does `threads` of them at a time.
-    Raises the first SinkError of a piece.
+    `weights` say how large the pieces are, in bytes, so that tasks get about the same. A task does `threads` of them at
+    a time. If all of them together are small (`DRIVER_BYTES`), they run in threads of the driver. With `driver=False`
+    they never do: for work that may take long however small it is, because stopping a query ends a job, but not a
+    thread. Raises the first SinkError of a piece.
     """
     if not works:
         return []
+    if driver and weights is not None and sum(weights) <= DRIVER_BYTES:
+        return _run_here(works, run, threads)
     context = spark.sparkContext
     shares = _shares(weights or [1] * len(works), min(len(works), context.defaultParallelism))
     given = context.parallelize([[(n, works[n]) for n in share] for share in shares], len(shares))
@@ -59,6 +67,14 @@ def run_in_tasks(
             raise pickle.loads(error)  # pickled by our own task of this job
         found[number] = result  # type: ignore[assignment]
     return found
+
+
+def _run_here(works: Sequence[W], run: Callable[[W], R], threads: int) -> list[R]:
+    """Run the work in threads of this process. Raises the first error when all work has ended."""
+    if len(works) == 1:
+        return [run(works[0])]
+    with ThreadPoolExecutor(min(threads, len(works)), thread_name_prefix="dblog-task") as pool:
+        return [made.result() for made in [pool.submit(run, work) for work in works]]
 
 
 def run_on_frame(frame: DataFrame, run: Callable[[list[pa.RecordBatch]], R]) -> R:

@@ -22,16 +22,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dblog.capture.spool import LogFile, Spool
+from dblog.core.offset import Chunk
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
 from dblog.spark.options import read_options
 from dblog.spark.versions import DataSourceReader, InputPartition, to_arrow_schema
 from dblog.storage.object_storage import ObjectStorage
-from dblog.work.handover import NO_ROWS, Lanes, Range, RangeFiles, read_range
+from dblog.work.handover import Lanes, Range, RangeFiles, read_range
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed, check_names
+from dblog.work.schemas import Schemas
 from dblog.work.table_rows import TableRows
-from dblog.work.tasks import Emit, Log, Select, Window
+from dblog.work.tasks import Emit, Log, Window
 
 OPTION = "range"
 HANDED = pa.schema([pa.field("range", pa.string())])
@@ -83,16 +85,39 @@ class TableRange:
 
 
 def ranges_of(
-    spark: SparkSession, files: RangeFiles, work: Sequence[Work], *, before: bool, tasks: int
+    spark: SparkSession,
+    files: RangeFiles,
+    work: Sequence[Work],
+    *,
+    before: bool,
+    tasks: int,
+    schemas: Schemas | None = None,
 ) -> list[TableRange]:
     """What a batch has for each table, in the order of the tables' first appearance. The DataFrames can be read as long
-    as `files` are there."""
-    logs = [Log(_only(w.window), w.chunks) for w in work if isinstance(w, Log)]
-    emits = [Emit(_only(w.window, w.chunk.table), w.chunk) for w in work if isinstance(w, Emit)]
-    names = dict.fromkeys([*(f.table for log in logs for f in log.window.files), *(e.chunk.table for e in emits)])
+    as `files` are there. `schemas` are those that earlier batches have read."""
+    schemas = schemas or Schemas()
+    windows: dict[int, dict[TableName, Window]] = {}
+
+    def of_tables(window: Window) -> dict[TableName, Window]:
+        if id(window) not in windows:  # the work of a batch has the same windows many times
+            windows[id(window)] = _by_table(window)
+        return windows[id(window)]
+
+    logs: dict[TableName, list[Log]] = {}
+    for log in (w for w in work if isinstance(w, Log)):
+        chunks: dict[TableName, list[Chunk]] = {}
+        for chunk in log.chunks:
+            chunks.setdefault(chunk.table, []).append(chunk)
+        for table, window in of_tables(log.window).items():
+            logs.setdefault(table, []).append(Log(window, tuple(chunks.get(table, ()))))
+    emits: dict[TableName, list[Emit]] = {}
+    for emit in (w for w in work if isinstance(w, Emit)):
+        whole, table = emit.window, emit.chunk.table
+        window = of_tables(whole).get(table) or Window(whole.start, whole.end, ())
+        emits.setdefault(table, []).append(Emit(window, emit.chunk))
     found = [
-        _table_work(files.spool, [_of(log, name) for log in logs], [e for e in emits if e.chunk.table == name], tasks)
-        for name in names
+        _table_work(files.spool, schemas, logs.get(table, ()), emits.get(table, ()), tasks)
+        for table in dict.fromkeys([*logs, *emits])
     ]
     tables = [table for table in found if table is not None]
     frames = _Frames(spark, files, [(Typed(t.schema, before), (t.log_lanes, t.emit_lanes)) for t in tables])
@@ -109,9 +134,9 @@ class _Frames:
         self._writing = threading.Lock()
         self._names: dict[tuple[int, int], str] = {}
 
-    def arrow(self, table: int, *, overlapping: bool) -> TableRows:
+    def arrow(self, table: int, *, overlapping: bool, chunk_bytes: Mapping[str, int]) -> TableRows:
         shape, (log, emits) = self._tables[table]
-        return TableRows(self._files.spool, shape, tuple(log), tuple(emits), overlapping)
+        return TableRows(self._files.spool, shape, tuple(log), tuple(emits), overlapping, chunk_bytes)
 
     def load(self, table: int, kind: int) -> DataFrame:
         """The changes (`kind` 0) or the dump rows (1) of a table."""
@@ -124,17 +149,6 @@ class _Frames:
         return self._spark.read.format("dblog").options(**options).load()
 
 
-def run_selects(
-    spark: SparkSession, files: RangeFiles, options: Mapping[str, str], work: Sequence[Work], *, tasks: int
-) -> None:
-    """Stage the chunks that the batch is to select, on the executors."""
-    selects = [w for w in work if isinstance(w, Select)]
-    if selects:
-        lanes = [tuple(selects[n::tasks]) for n in range(min(tasks, len(selects)))]
-        (name,) = files.write([(NO_ROWS, lanes)])
-        spark.read.format("dblog").options(**{**options, **files.spool.options, OPTION: name}).load().count()
-
-
 @dataclass(frozen=True)
 class _TableWork:
     """What a batch has to do for one table."""
@@ -144,24 +158,28 @@ class _TableWork:
     emits: Sequence[Emit]
     log_lanes: Lanes
     emit_lanes: Lanes
+    chunk_bytes: Mapping[str, int]
 
     @cached_property
     def schema(self) -> TableSchema:
         return merged(self.schemas)
 
 
-def _table_work(spool: Spool, logs: Sequence[Log], emits: Sequence[Emit], tasks: int) -> _TableWork | None:
-    staged = _chunk_schemas(spool, emits)
-    emits = [e for e in emits if staged[e.chunk.id].columns]
-    schemas = [
-        *_log_schemas(spool, [f for log in logs for f in log.window.files]),
-        *(staged[e.chunk.id] for e in emits),
+def _table_work(
+    spool: Spool, schemas: Schemas, logs: Sequence[Log], emits: Sequence[Emit], tasks: int
+) -> _TableWork | None:
+    staged = {e.chunk.id: schemas.of_chunk(spool, e) for e in emits}
+    emits = [e for e in emits if staged[e.chunk.id].schema.columns]
+    found = [
+        *schemas.of_log(spool, [f for log in logs for f in log.window.files]),
+        *(staged[e.chunk.id].schema for e in emits),
     ]
-    if not schemas:
+    if not found:
         return None  # the table was gone when it was to be read
     log_lanes = [(part,) for log in logs for part in _parts(log)]
     emit_lanes = [tuple(emits[n::tasks]) for n in range(min(tasks, len(emits)))]
-    work = _TableWork(schemas, logs, emits, log_lanes, emit_lanes)
+    sizes = {chunk: known.size for chunk, known in staged.items() if known.size is not None}
+    work = _TableWork(found, logs, emits, log_lanes, emit_lanes, sizes)
     check_names(work.schema)
     return work
 
@@ -183,24 +201,23 @@ def _table_range(work: _TableWork, frames: _Frames, number: int) -> TableRange:
         work.schema,
         changes if work.log_lanes else None,
         rows if work.emit_lanes else None,
-        frames.arrow(number, overlapping=overlapping),
+        frames.arrow(number, overlapping=overlapping, chunk_bytes=work.chunk_bytes),
         max(truncates, default=None),
         any(f.incomplete for f in files) or len({s.version for s in work.schemas}) > 1,
     )
 
 
-def _of(log: Log, table: TableName) -> Log:
-    return Log(_only(log.window, table), tuple(c for c in log.chunks if c.table == table))
-
-
-def _only(window: Window, table: TableName | None = None) -> Window:
-    """The window without files that have nothing in it, and of one table if it is named."""
-
-    def wanted(file: LogFile) -> bool:
-        return table in (None, file.table) and file.first < window.end and window.start <= file.last
-
-    segments = (tuple(filter(wanted, segment)) for segment in window.segments)
-    return Window(window.start, window.end, tuple(s for s in segments if s))
+def _by_table(window: Window) -> dict[TableName, Window]:
+    """The window of each table that has something in it, with the files that have."""
+    found: dict[TableName, list[tuple[LogFile, ...]]] = {}
+    for segment in window.segments:
+        mine: dict[TableName, list[LogFile]] = {}
+        for file in segment:
+            if file.first < window.end and window.start <= file.last:
+                mine.setdefault(file.table, []).append(file)
+        for table, files in mine.items():
+            found.setdefault(table, []).append(tuple(files))
+    return {table: Window(window.start, window.end, tuple(segments)) for table, segments in found.items()}
 
 
 def _inside(window: Window, at: tuple[int, int]) -> bool:
@@ -226,21 +243,11 @@ def _parts(log: Log) -> Iterator[Log]:
 # -- schemas ---------------------------------------------------------------------------------------------------------
 
 
-def _log_schemas(spool: Spool, files: Sequence[LogFile]) -> list[TableSchema]:
-    """Those of the log, the oldest first."""
-    last = {f.version: f.path for f in files}
-    order = dict.fromkeys(f.version for f in reversed(files))
-    return [spool.read_log(last[version], ())[0] for version in reversed(order)]
-
-
-def _chunk_schemas(spool: Spool, emits: Sequence[Emit]) -> dict[str, TableSchema]:
-    """The schema that each chunk was read under, by the chunk's id."""
-    return {e.chunk.id: spool.read_chunk(e.chunk.id, e.chunk.stamp or "", ())[0] for e in emits}
-
-
 def merged(schemas: Sequence[TableSchema]) -> TableSchema:
     """A schema into which rows of all of these fit: all columns, each as the last of them has it. What a row's own
     schema does not have is named in its `_unchanged`."""
+    if len({schema.version for schema in schemas}) == 1:
+        return schemas[-1]
     columns: dict[str, Column] = {}
     for schema in schemas:
         columns |= {c.name: c for c in schema.columns}

@@ -85,6 +85,7 @@ class Range:
             data = json.loads(text)
             self.shape = Typed(schema_from_text(data["schema"]), from_data(bool, data["before"]))
             self._windows: list[Any] = data["windows"]
+            self._made: dict[int, Window] = {}
             self._lanes: list[Any] = data["lanes"]
             self.size = len(self._lanes)
             """The number of tasks."""
@@ -106,9 +107,13 @@ class Range:
         raise ValueError(f"{kind!r} is not a kind of work")
 
     def _window(self, number: int | None) -> Window:
-        start, end, segments = self._windows[from_data(int, number)]
-        files = tuple(tuple(map(self._file, segment)) for segment in segments)
-        return Window(from_data(int, start), from_data(int, end), files)
+        """A window. All work of the range that has it gets the same object."""
+        at = from_data(int, number)
+        if at not in self._made:
+            start, end, segments = self._windows[at]
+            files = tuple(tuple(map(self._file, segment)) for segment in segments)
+            self._made[at] = Window(from_data(int, start), from_data(int, end), files)
+        return self._made[at]
 
     def _file(self, data: Any) -> LogFile:
         """Read a log file. `from_data` would be too slow: a batch may have thousands of files."""

@@ -5,8 +5,8 @@ A task reads the spool itself. Nothing goes through Spark's JVM, and Spark plans
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -14,11 +14,11 @@ from dblog.capture.spool import Spool
 from dblog.sources.base import Source
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed
-from dblog.work.tasks import Log
+from dblog.work.tasks import Emit, Log
 
 Lanes = tuple[tuple[Work, ...], ...]
 CHUNK_WEIGHT = 16 << 20
-"""What a chunk counts in `TableRows.weight`, in bytes: its size is not known before it is read."""
+"""What a chunk counts in `TableRows.weight` if its size is not known, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class TableRows:
     """The chunks whose rows the batch delivers."""
     overlapping: bool = False
     """Whether two chunks may have the same row: they belong to different dumps. Both have it in the same state."""
+    chunk_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """The sizes of chunks' files, by the chunks' ids. It may lack some."""
 
     def changes(self) -> Iterator[pa.RecordBatch]:
         """The changes of the log in order, with the table's columns and the metadata."""
@@ -53,7 +55,8 @@ class TableRows:
     def weight(self) -> int:
         """About how much there is to read, in bytes."""
         log = sum(f.size for lane in self.log for w in lane if isinstance(w, Log) for f in w.window.files)
-        return log + CHUNK_WEIGHT * sum(map(len, self.chunks))
+        emits = (w for lane in self.chunks for w in lane if isinstance(w, Emit))
+        return log + sum(self.chunk_bytes.get(emit.chunk.id, CHUNK_WEIGHT) for emit in emits)
 
     def _read(self, lanes: Lanes) -> Iterator[pa.RecordBatch]:
         for lane in lanes:

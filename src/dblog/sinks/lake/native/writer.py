@@ -166,8 +166,9 @@ class NativeWriter:
             rows = one.table.arrow
             if rows is not None:
                 split = [rows] if one.table.truncated is not None else rows.split()
-                alone = len(split) == 1 and sum(f.size for f in one.target.listed) <= REWRITE_BYTES
-                parts += [(number, TablePart(one.target, r, alone), r.weight) for r in split]
+                listed = sum(f.size for f in one.target.listed)  # a part may read them, and write them again
+                alone = len(split) == 1 and listed <= REWRITE_BYTES
+                parts += [(number, TablePart(one.target, r, alone), r.weight + listed) for r in split]
         found: list[list[Written]] = [[] for _ in opened]
         works, weights = [part for _, part, _ in parts], [weight for _, _, weight in parts]
         for (number, _, _), done in zip(parts, run_in_tasks(self._spark, works, write_part, weights), strict=True):
