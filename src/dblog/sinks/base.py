@@ -56,7 +56,12 @@ class ArrowRows(Protocol):
         """The rows of dumps, as in `TableBatch.rows`."""
 
     def split(self) -> Sequence[ArrowRows]:
-        """The same rows in parts that may be written side by side: no two of them have rows of the same key."""
+        """The same rows in parts that may be written side by side: no two of them have rows of the same key. The first
+        part has all changes, if there are any."""
+
+    def in_order(self) -> Sequence[ArrowRows]:
+        """The same rows in more parts, in this order: changes, then rows of dumps. Several parts may have changes of
+        the same key."""
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -109,6 +114,11 @@ class TableBatch:
         setattr(self, name, made)
         return made
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether `changes` is not None. No DataFrame is made for it."""
+        return self._frames["changes"] is not None
+
     def mapped(
         self, schema: TableSchema, map_frame: Callable[[DataFrame, bool], DataFrame], arrow: ArrowRows | None = None
     ) -> TableBatch:
@@ -143,6 +153,8 @@ class Batch:
 
     def each(self, write: Callable[[TableBatch], None]) -> None:
         """Write the tables, `AT_ONCE` of them at the same time. Raises the first error."""
+        if not self.tables:
+            return
         from pyspark import inheritable_thread_target
         from pyspark.sql import SparkSession
 

@@ -13,7 +13,7 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -45,6 +45,8 @@ FORMAT = Setting(
     text("envelope, debezium or package.module:function"),
     default="envelope",
 )
+MOST_ROWS, MOST_BYTES = 10_000, 4 << 20
+"""How many rows, and bytes of rows, become text at a time."""
 OLD_ROWS = Setting("before", "whether an event has the old row, as far as the log has it", flag(), default=False)
 
 
@@ -107,16 +109,24 @@ def images_of(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
 def _events(
     schema: TableSchema, names: Sequence[str], form: Formatter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    for rows in batches:
-        if not rows.num_rows:
-            continue
-        rows = rows.rename_columns(list(names))
+    return events_of((rows.rename_columns(list(names)) for rows in batches), schema, form)
+
+
+def events_of(batches: Iterable[pa.RecordBatch], schema: TableSchema, form: Formatter) -> Iterator[pa.RecordBatch]:
+    """The events of rows, in their order. The batches of events are small: a text is larger than its columns."""
+    for rows in (part for batch in batches for part in _sliced(batch)):
         made = form(rows, schema)
         _check(made, rows.num_rows)
         told = metadata(rows, schema)
         columns = {"key": made.column("key"), "value": made.column("value")}
         columns |= {name: told[name] for name in ("_lsn", "_seq", "_op")}
         yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    step = max(1, min(MOST_ROWS, MOST_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+    for at in range(0, batch.num_rows, step):
+        yield batch.slice(at, step)
 
 
 def _check(made: object, rows: int) -> None:

@@ -1,8 +1,8 @@
 """The sink `http`: each request posts a JSON array of events to an API.
 
-One task posts the changes of a table, one request after the other, so that the events of a key arrive in order. Several
-tasks post the rows of a dump, in which no key occurs twice. A request that the API refuses is stored as a *dead
-letter*, or ends the pipeline.
+One task posts the changes of a table, one request after the other, so that the events of a key arrive in order; other
+tasks post those of other tables. Then several tasks post the rows of dumps, in which no key occurs twice. A request
+that the API refuses is stored as a *dead letter*, or ends the pipeline.
 
 The `Idempotency-Key` of a request is made of its number in the batch and its content. A batch that comes again has the
 same keys, and two requests with the same key have the same events.
@@ -11,7 +11,7 @@ same keys, and two requests with the same key have the same events.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,19 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog.core.schema import TableName
 from dblog.core.settings import Setting, mapping, number, text
 from dblog.errors import SinkError
 from dblog.sinks.api import Api
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
-from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
+from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, events_of, formatter
 from dblog.sinks.partition_work import each_part
+from dblog.sinks.table_parts import Part, read_in_tasks, weights_of
+from dblog.sinks.task_job import run_in_tasks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
 
 class HttpSink(Sink):
@@ -55,6 +58,7 @@ class HttpSink(Sink):
         super().__init__(given, context)
         self._api = Api(given["url"], given["headers"], given["timeout"], given["retries"])
         self._letters = Folder.of(given["dead_letter"], context) if given["dead_letter"] else None
+        self._spark: SparkSession | None = None
 
     @property
     def before(self) -> bool:
@@ -67,22 +71,35 @@ class HttpSink(Sink):
             self._letters.make()
         self._api.reach()
 
+    def open(self, spark: SparkSession) -> None:
+        self._spark = spark
+
     def write(self, batch: Batch) -> None:
         form = formatter(self.given["format"], self.context)
-        for table in batch.tables:
-            if table.changes is not None:
-                self._post(batch, table, "changes", events(table, table.changes, form).coalesce(1))
-            if table.rows is not None:
-                self._post(batch, table, "rows", events(table, table.rows, form))
-
-    def _post(self, batch: Batch, table: TableBatch, kind: str, frame: DataFrame) -> None:
-        letters = None
+        tables, others = read_in_tasks(batch.tables)
         if self._letters is not None:
-            letters = self._letters / folder_name(table.schema.table)
-            letters.make()
-        parts = (self.context.pipeline, str(batch.id), str(table.schema.table), kind)
+            for table in batch.tables:
+                (self._letters / folder_name(table.schema.table)).make()
+        changes, rows = _changes_and_rows(tables)
+        self._post_in_tasks(batch, "changes", changes, form)
+        self._post_in_tasks(batch, "rows", rows, form)
+        for table in others:
+            if table.changes is not None:
+                frame = events(table, table.changes, form).coalesce(1)
+                each_part(frame, self._post(batch, table.schema.table, "changes"))
+            if table.rows is not None:
+                each_part(events(table, table.rows, form), self._post(batch, table.schema.table, "rows"))
+
+    def _post_in_tasks(self, batch: Batch, kind: str, parts: Sequence[Part], form: Formatter) -> None:
+        works = [(self._post(batch, part.schema.table, kind), part, form) for part in parts]
+        # The API may answer late: it must be possible to stop the query meanwhile.
+        run_in_tasks(self._spark, works, _post, weights_of(parts), threads=1, driver=False)
+
+    def _post(self, batch: Batch, table: TableName, kind: str) -> Post:
+        letters = None if self._letters is None else self._letters / folder_name(table)
+        parts = (self.context.pipeline, str(batch.id), str(table), kind)
         key = "-".join(quote(part, safe="") for part in parts)
-        each_part(frame, Post(self._api, self.given["size"], key, letters, f"{batch.id:020d}-{kind}"))
+        return Post(self._api, self.given["size"], key, letters, f"{batch.id:020d}-{kind}")
 
 
 @dataclass(frozen=True)
@@ -116,6 +133,24 @@ class Post:
                     file = stack.enter_context(self.letters.writing(name))
                 file.write(refused.letter(key, body))
         return ""
+
+
+def _post(work: tuple[Post, Part, Formatter]) -> None:
+    post, part, form = work
+    post(part.number, events_of(part.batches(), part.schema, form))
+
+
+def _changes_and_rows(tables: Sequence[TableBatch]) -> tuple[list[Part], list[Part]]:
+    """The changes of each table as one part, and the rows of dumps in parts."""
+    changes: list[Part] = []
+    rows: list[Part] = []
+    for place, table in enumerate(tables):
+        assert table.arrow is not None
+        split = list(table.arrow.split())
+        if table.has_changes:
+            changes.append(Part(place, 0, table.schema, split.pop(0)))
+        rows += [Part(place, number, table.schema, part) for number, part in enumerate(split)]
+    return changes, rows
 
 
 def bodies(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[bytes]:

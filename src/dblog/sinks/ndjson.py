@@ -1,16 +1,16 @@
 """Events as lines of JSON: files in a folder, or standard output.
 
 Each table has a folder, and each batch has files in it: `<batch>-<part>.ndjson`. Sorted by name, the files have the
-events in order. Spark's tasks write under temporary names; when all files are complete, the driver renames them. A
-batch that comes again replaces its files, so every event is there once.
+events in order. The tasks of one Spark job write the files of all tables under temporary names; when all files are
+complete, the driver renames them. A batch that comes again replaces its files, so every event is there once.
 """
 
 from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
-from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, formatter
+from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, events_of, formatter
 from dblog.sinks.partition_work import each_part
+from dblog.sinks.table_parts import Part, parts_of, read_in_tasks, weights_of
+from dblog.sinks.task_job import DRIVER_BYTES, run_in_tasks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+THREADS = 2
+"""How many files a task writes at the same time."""
 SUFFIX = {"none": ".ndjson", "gz": ".ndjson.gz"}
 
 
@@ -45,6 +50,7 @@ class NdjsonSink(Sink):
         super().__init__(given, context)
         self._folder = Folder.of(given["path"], context)
         self._clean = False
+        self._spark: SparkSession | None = None
 
     @property
     def before(self) -> bool:
@@ -54,22 +60,66 @@ class NdjsonSink(Sink):
         self._form()
         self._folder.make()
 
+    def open(self, spark: SparkSession) -> None:
+        self._spark = spark
+
     def write(self, batch: Batch) -> None:
         form = self._form()
         # Only the first batch after a start or an error can have files of an earlier attempt.
         again, self._clean = not self._clean, False
-        batch.each(lambda table: self._write(batch.id, table, form, again=again))
+        self._write_in_tasks(batch, form, again=again)
+        self._write_frames(batch, form, again=again)
         self._clean = True
 
     def _form(self) -> Formatter:
         return formatter(self.given["format"], self.context)
 
-    def _write(self, number: int, table: TableBatch, form: Formatter, *, again: bool) -> None:
-        folder, suffix = self._folder / folder_name(table.schema.table), SUFFIX[self.given["compression"]]
+    def _write_in_tasks(self, batch: Batch, form: Formatter, *, again: bool) -> None:
+        """Write the tables that tasks can read, all in one job."""
+        tables, _ = read_in_tasks(batch.tables)
+        begun = {}
+
+        def begin(table: TableBatch) -> None:
+            begun[table.schema.table] = self._begin(batch, table, again=again)
+
+        replace(batch, tables=tuple(tables)).each(begin)
+        parts = parts_of(tables)
+        works = [(self._lines(batch, tables[part.table]), part, form) for part in parts]
+        made = run_in_tasks(self._spark, works, _write_lines, weights_of(parts), threads=THREADS)
+        written: dict[TableName, dict[int, str]] = {table.schema.table: {} for table in tables}
+        for part, name in zip(parts, made, strict=True):
+            written[part.schema.table][part.number] = name
+        replace(batch, tables=tuple(tables)).each(
+            lambda table: self._end(batch, table, begun[table.schema.table], written[table.schema.table])
+        )
+
+    def _write_frames(self, batch: Batch, form: Formatter, *, again: bool) -> None:
+        """Write the other tables, each by Spark."""
+        _, tables = read_in_tasks(batch.tables)
+
+        def write(table: TableBatch) -> None:
+            begun = self._begin(batch, table, again=again)
+            self._end(batch, table, begun, each_part(whole(table, form), self._lines(batch, table)))
+
+        replace(batch, tables=tuple(tables)).each(write)
+
+    def _of(self, table: TableBatch) -> Folder:
+        return self._folder / folder_name(table.schema.table)
+
+    def _lines(self, batch: Batch, table: TableBatch) -> WriteLines:
+        return WriteLines(self._of(table), f".{batch.id:020d}-", SUFFIX[self.given["compression"]])
+
+    def _begin(self, batch: Batch, table: TableBatch, *, again: bool) -> list[str]:
+        """Make the table's folder. Returns the files of an earlier attempt at the batch."""
+        folder = self._of(table)
         folder.make()
-        begun = [*folder.names(f".{number:020d}-"), *folder.names(f"{number:020d}-")] if again else []
-        written = each_part(whole(table, form), WriteLines(folder, f".{number:020d}-", suffix))
-        names = {made: f"{number:020d}-{part:05d}{suffix}" for part, made in written.items() if made}
+        return [*folder.names(f".{batch.id:020d}-"), *folder.names(f"{batch.id:020d}-")] if again else []
+
+    def _end(self, batch: Batch, table: TableBatch, begun: Sequence[str], written: Mapping[int, str]) -> None:
+        """Give the files their names, and remove those of an earlier attempt. `written` has the names of the files by
+        the parts of the table."""
+        folder, suffix = self._of(table), SUFFIX[self.given["compression"]]
+        names = {made: f"{batch.id:020d}-{part:05d}{suffix}" for part, made in written.items() if made}
         for name in set(begun) - set(names.values()):
             folder.remove(name)
         for made, name in names.items():
@@ -99,6 +149,11 @@ class WriteLines:
         return name
 
 
+def _write_lines(work: tuple[WriteLines, Part, Formatter]) -> str:
+    write, part, form = work
+    return write(part.number, events_of(part.batches(), part.schema, form))
+
+
 class StdoutSink(Sink):
     """Writes lines to standard output, in commit order, at least once."""
 
@@ -113,16 +168,37 @@ class StdoutSink(Sink):
 
     def write(self, batch: Batch) -> None:
         form = formatter(self.given["format"], self.context)
-        frame = reduce(lambda a, b: a.union(b), [whole(table, form) for table in batch.tables])
-        if len(batch.tables) > 1:
-            frame = frame.orderBy("_lsn", "_seq")
         try:
-            # One value per Arrow batch, so that the driver holds only a part of the batch at a time.
-            for row in frame.mapInArrow(_texts, "text binary").toLocalIterator():
-                sys.stdout.write(bytes(row.text).decode())
+            for text in self._texts_here(batch, form) if _small(batch) else self._texts_of_spark(batch, form):
+                sys.stdout.write(text.decode())
             sys.stdout.flush()
         except BrokenPipeError:
             raise SinkError("the reader of standard output has ended", hint="start again with a reader") from None
+
+    def _texts_here(self, batch: Batch, form: Formatter) -> Iterator[bytes]:
+        """The lines of a batch that is small, without Spark."""
+        made = [e for part in parts_of(batch.tables) for e in events_of(part.batches(), part.schema, form)]
+        if not made:
+            return
+        found = pa.Table.from_batches(made)
+        if len(batch.tables) > 1:
+            found = found.sort_by([("_lsn", "ascending"), ("_seq", "ascending")])
+        for some in found.combine_chunks().to_batches():
+            yield lines(some).to_pybytes()
+
+    def _texts_of_spark(self, batch: Batch, form: Formatter) -> Iterator[bytes]:
+        frame = reduce(lambda a, b: a.union(b), [whole(table, form) for table in batch.tables])
+        if len(batch.tables) > 1:
+            frame = frame.orderBy("_lsn", "_seq")
+        # One value per Arrow batch, so that the driver holds only a part of the batch at a time.
+        for row in frame.mapInArrow(_texts, "text binary").toLocalIterator():
+            yield bytes(row.text)
+
+
+def _small(batch: Batch) -> bool:
+    """Whether the driver reads the batch itself."""
+    tables, others = read_in_tasks(batch.tables)
+    return not others and sum(table.arrow.weight for table in tables if table.arrow is not None) <= DRIVER_BYTES
 
 
 def whole(table: TableBatch, form: Formatter) -> DataFrame:

@@ -39,6 +39,9 @@ class RoutedRows:
     def split(self) -> list[ArrowRows]:
         return [replace(self, rows=part) for part in self.rows.split()]
 
+    def in_order(self) -> list[ArrowRows]:
+        return [replace(self, rows=part) for part in self.rows.in_order()]
+
     def changes(self) -> Iterator[pa.RecordBatch]:
         return map(self._routed, self.rows.changes())
 

@@ -33,7 +33,7 @@ little memory."""
 
 
 def run_in_tasks(
-    spark: SparkSession,
+    spark: SparkSession | None,
     works: Sequence[W],
     run: Callable[[W], R],
     weights: Sequence[int] | None = None,
@@ -42,6 +42,7 @@ def run_in_tasks(
     driver: bool = True,
 ) -> list[R]:
     """Run a function for each piece of work, in the tasks of one job. Returns the results in the order of the work.
+    Without a session it is the active one.
 
     `weights` say how large the pieces are, in bytes, so that tasks get about the same. A task does `threads` of them at
     a time. If all of them together are small (`DRIVER_BYTES`), they run in threads of the driver. With `driver=False`
@@ -52,7 +53,7 @@ def run_in_tasks(
         return []
     if driver and weights is not None and sum(weights) <= DRIVER_BYTES:
         return _run_here(works, run, threads)
-    context = spark.sparkContext
+    context = (spark or _active()).sparkContext
     shares = _shares(weights or [1] * len(works), min(len(works), context.defaultParallelism))
     given = context.parallelize([[(n, works[n]) for n in share] for share in shares], len(shares))
 
@@ -67,6 +68,12 @@ def run_in_tasks(
             raise pickle.loads(error)  # pickled by our own task of this job
         found[number] = result  # type: ignore[assignment]
     return found
+
+
+def _active() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.active()
 
 
 def _run_here(works: Sequence[W], run: Callable[[W], R], threads: int) -> list[R]:

@@ -51,6 +51,12 @@ class TableRows:
         parts = [replace(self, log=(), chunks=(lane,)) for lane in self.chunks]
         return [replace(self, chunks=()), *parts] if self.log else parts
 
+    def in_order(self) -> list[TableRows]:
+        """The same rows in more parts, in this order: changes, then rows of dumps. Several parts may have changes of
+        the same key."""
+        log = [replace(self, log=(lane,), chunks=()) for lane in self.log]
+        return log + [replace(self, log=(), chunks=(lane,)) for lane in self.chunks]
+
     @property
     def weight(self) -> int:
         """About how much there is to read, in bytes."""
