@@ -42,6 +42,10 @@ class Files:
         target = self._jvm.org.apache.hadoop.fs.Path(path)
         return target.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()), target
 
+    def scheme(self, path: str) -> str:
+        """The scheme of the file system that has the path."""
+        return str(self._at(path)[0].getUri().getScheme())
+
     def exists(self, path: str) -> bool:
         files, target = self._at(path)
         return bool(files.exists(target))
