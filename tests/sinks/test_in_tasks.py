@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.sinks.spooled import ALL, SpooledBatch
 
 pytestmark = pytest.mark.spark
 
+PAGE = Path(__file__).parents[2] / "docs/sinks/protocol.md"
 OTHER = replace(ALL, table=TableName("public", "u"))
 
 
@@ -215,6 +217,24 @@ def test_a_row_of_two_dumps_comes_once(
     made_up.dump(2, 3, dump="d7")
     made(spark, kind, tmp_path, path="mine").write(made_up.batch())
     assert events(tmp_path / "mine") == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("place")
+def test_the_sink_of_the_page_that_writes_from_tasks_does(
+    spark: SparkSession, spooled: SpooledBatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Its module is beside the pipeline's file, where only the driver would find it."""
+    module = re.sub(r"\W", "_", f"page_{request.node.name}")
+    (tmp_path / f"{module}.py").write_text(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1])
+    given = {"target": f"{module}:Files", "settings": {"path": str(tmp_path / "mine")}}
+    sink = made(spark, "python", tmp_path, **given)
+    for _ in range(2):
+        sink.write(without_frames(spooled.batch(3)))
+    written = sorted((tmp_path / "mine/public.t").iterdir())
+    rows = [row["id"] for path in written for row in pq.ParquetFile(path).read().to_pylist()]
+    assert rows[:12] == list(range(1, 13))
+    assert sorted(rows[12:]) == list(range(13, 40))
+    assert len(written) == 4
 
 
 @pytest.fixture

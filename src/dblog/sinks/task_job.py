@@ -11,9 +11,11 @@ task, and the driver raises the same error.
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -53,21 +55,29 @@ def run_in_tasks(
         return []
     if driver and weights is not None and sum(weights) <= DRIVER_BYTES:
         return _run_here(works, run, threads)
+    from pyspark import cloudpickle
+
     context = (spark or _active()).sparkContext
     shares = _shares(weights or [1] * len(works), min(len(works), context.defaultParallelism))
-    given = context.parallelize([[(n, works[n]) for n in share] for share in shares], len(shares))
-
-    def task(lists: Iterable[list[tuple[int, W]]]) -> Iterator[tuple[int, R | None, bytes | None]]:
-        for mine in lists:
-            with ThreadPoolExecutor(min(threads, len(mine))) as pool:
-                yield from pool.map(lambda item: _done(item[0], item[1], run), mine)
-
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    given = [dumps((run, [(n, works[n]) for n in share])) for share in shares]
+    done = context.parallelize(given, len(given)).mapPartitions(partial(_task, tuple(sys.path), threads)).collect()
     found: list[R] = [None] * len(works)  # type: ignore[list-item]
-    for number, result, error in given.mapPartitions(task).collect():
+    for number, result, error in done:
         if error is not None:
             raise pickle.loads(error)  # pickled by our own task of this job
-        found[number] = result  # type: ignore[assignment]
+        found[number] = result
     return found
+
+
+def _task(path: Sequence[str], threads: int, given: Iterable[bytes]) -> Iterator[tuple[int, Any, bytes | None]]:
+    """What a task does. It looks for modules where the driver does: a sink of a user may be beside its pipeline's
+    file. So the work is unpickled here and not by Spark."""
+    sys.path += [folder for folder in path if folder not in sys.path]
+    for share in given:
+        run, mine = pickle.loads(share)  # pickled by our own driver for this job
+        with ThreadPoolExecutor(min(threads, len(mine))) as pool:
+            yield from pool.map(partial(_done, run), mine)
 
 
 def _active() -> SparkSession:
@@ -90,7 +100,7 @@ def run_on_frame(frame: DataFrame, run: Callable[[list[pa.RecordBatch]], R]) -> 
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = [batch.rename_columns(names) for batch in batches]
-        _, result, error = _done(0, given, run)
+        _, result, error = _done(run, (0, given))
         yield pa.record_batch([pa.array([pickle.dumps(result)]), pa.array([error], pa.binary())], ["result", "error"])
 
     # Spark cannot pass columns to Arrow whose names have special characters or differ by case only.
@@ -102,7 +112,8 @@ def run_on_frame(frame: DataFrame, run: Callable[[list[pa.RecordBatch]], R]) -> 
     return result
 
 
-def _done(number: int, work: W, run: Callable[[W], R]) -> tuple[int, R | None, bytes | None]:
+def _done(run: Callable[[W], R], numbered: tuple[int, W]) -> tuple[int, R | None, bytes | None]:
+    number, work = numbered
     try:
         return number, run(work), None
     except SinkError as error:
