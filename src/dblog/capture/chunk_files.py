@@ -86,6 +86,10 @@ class ChunkFiles(Storage):
     def chunk_path(self, chunk_id: str, stamp: str) -> str:
         return self._path("chunk", f"{chunk_id}.{stamp}.arrow")
 
+    def chunk_size(self, chunk_id: str, stamp: str) -> int:
+        """The size of a staged file, in bytes; 0 if it is missing."""
+        return self._filesystem().get_file_info(self.chunk_path(chunk_id, stamp)).size or 0
+
     def read_chunk(
         self, chunk_id: str, stamp: str, columns: Sequence[str] | None = None
     ) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -14,11 +15,9 @@ from dblog.capture.spool import Spool
 from dblog.sources.base import Source
 from dblog.work.lanes import Work, delivered
 from dblog.work.rows import Typed
-from dblog.work.tasks import Log
+from dblog.work.tasks import Emit, Log
 
 Lanes = tuple[tuple[Work, ...], ...]
-CHUNK_WEIGHT = 16 << 20
-"""What a chunk counts in `TableRows.weight`, in bytes: its size is not known before it is read."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,21 @@ class TableRows:
         parts = [replace(self, log=(), chunks=(lane,)) for lane in self.chunks]
         return [replace(self, chunks=()), *parts] if self.log else parts
 
-    @property
+    def log_parts(self) -> list[TableRows]:
+        """The changes alone, in parts that follow each other: a later part may have the keys of an earlier one."""
+        return [replace(self, log=((work,),), chunks=()) for lane in self.log for work in lane]
+
+    def dump_parts(self) -> list[TableRows]:
+        """The rows of dumps alone, in parts of one chunk each. No part has a key twice; if they are `overlapping`, two
+        parts may have the same row."""
+        return [replace(self, log=(), chunks=((work,),)) for lane in self.chunks for work in lane]
+
+    @cached_property
     def weight(self) -> int:
-        """About how much there is to read, in bytes."""
+        """About how much there is to read, in bytes: the sizes of the files."""
         log = sum(f.size for lane in self.log for w in lane if isinstance(w, Log) for f in w.window.files)
-        return log + CHUNK_WEIGHT * sum(map(len, self.chunks))
+        chunks = [w.chunk for lane in self.chunks for w in lane if isinstance(w, Emit)]
+        return log + sum(self.spool.chunk_size(c.id, c.stamp or "") for c in chunks)
 
     def _read(self, lanes: Lanes) -> Iterator[pa.RecordBatch]:
         for lane in lanes:
