@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +30,32 @@ def frame(
     kind = from_arrow_schema(Typed(schema, before=False).arrow, prefer_timestamp_ntz=True)
     tuples = [(*(row.get(c) for c in schema.names), *(row.get(name) for name in told)) for row in rows]
     return spark.createDataFrame(spark.sparkContext.parallelize(tuples, partitions or 1), kind)
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """Rows of a table for tasks, from memory: the log in parts that follow each other, and chunks."""
+
+    log: tuple[tuple[pa.RecordBatch, ...], ...]
+    chunks: tuple[pa.RecordBatch, ...] = ()
+    weight: int = 1 << 30
+    """By default so much that a job is needed."""
+    overlapping: bool = False
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        return (batch for part in self.log for batch in part)
+
+    def dump_rows(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.chunks)
+
+    def split(self) -> list[GivenRows]:
+        return [self]
+
+    def log_parts(self) -> list[GivenRows]:
+        return [replace(self, log=(part,), chunks=()) for part in self.log]
+
+    def dump_parts(self) -> list[GivenRows]:
+        return [replace(self, log=(), chunks=(chunk,)) for chunk in self.chunks]
 
 
 def change(op: str, lsn: int, key: int | None = None, note: str | None = None, **more: Any) -> dict[str, Any]:

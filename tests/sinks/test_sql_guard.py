@@ -22,6 +22,7 @@ from dblog.testing.mysql_server import MySQLServer
 from dblog.testing.postgres_server import PostgresServer
 from tests.conftest import EVERY_MYSQL_SERVER, Database, MySQLDatabase
 from tests.proxy import Proxy
+from tests.sinks.batches import GivenRows
 from tests.sinks.sql_targets import MySQLTarget, PostgresTarget, fresh_name
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
@@ -119,8 +120,12 @@ class History:
                 rows[event.id] = (event.v, kept)
         return rows
 
-    def batch(self, spark: SparkSession, number: int, begin: int, end: int, dump: Sequence[int] = ()) -> Batch:
-        """The changes of a part of the log, and rows of a dump that ends there."""
+    def batch(
+        self, spark: SparkSession, number: int, begin: int, end: int, dump: Sequence[int] = (), way: str = ""
+    ) -> Batch:
+        """The changes of a part of the log, and rows of a dump that ends there. They come in one of the `WAYS`, from
+        batch to batch in another one."""
+        way = way or WAYS[number % len(WAYS)]
         inside = [e for e in self.events if begin <= e.lsn < end]
         changed = {e.id for e in inside}
         state = self.state(end)
@@ -129,8 +134,27 @@ class History:
         table = TableBatch(
             TABLE, SCHEMA, frame(spark, inside) if inside else None, frame(spark, rows) if rows else None,
             max(truncates, default=None), any(e.unchanged for e in inside),
+            None if way == "frames" else given(inside, rows, 0 if way == "few" else 1 << 30),
         )  # fmt: skip
         return Batch(number, end, (table,))
+
+
+WAYS = ("few", "job", "frames")
+"""How the rows of a batch reach the sink: few enough for the driver, for the tasks of a job, or from Spark."""
+ARROW = pa.schema([*SCHEMA.arrow, ("_op", pa.string()), ("_lsn", pa.int64()), ("_seq", pa.int32()),
+                   ("_unchanged", pa.list_(pa.string()))])  # fmt: skip
+
+
+def given(changes: Sequence[Event], rows: Sequence[Event], weight: int) -> GivenRows:
+    """Rows for tasks: the log in parts of two changes, the rows in chunks of two."""
+
+    def cut(events: Sequence[Event]) -> list[pa.RecordBatch]:
+        groups = [events[n : n + 2] for n in range(0, len(events), 2)]
+        return [
+            pa.RecordBatch.from_pylist([dict(zip(ARROW.names, e.row, strict=True)) for e in g], ARROW) for g in groups
+        ]
+
+    return GivenRows(tuple((part,) for part in cut(changes)), tuple(cut(rows)), weight)
 
 
 def frame(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
@@ -330,14 +354,14 @@ def test_rows_of_a_task_that_does_not_count_are_left_aside(
     from dblog.sinks.sql import sink as module
 
     history = History([Event(10, "create", 1, "a"), Event(11, "create", 2, "b")])
-    real = module.load
+    real = module.run_in_tasks
 
-    def twice(*given: Any) -> tuple[int, ...]:
-        real(*given)
-        return real(*given)
+    def twice(*given: Any, **more: Any) -> list[Any]:
+        real(*given, **more)
+        return real(*given, **more)
 
-    monkeypatch.setattr(module, "load", twice)
-    make().write(history.batch(spark, 0, 0, 15))
+    monkeypatch.setattr(module, "run_in_tasks", twice)
+    make().write(history.batch(spark, 0, 0, 15, way="job"))
     assert state(target) == {1: ("a", None), 2: ("b", None)}
 
 

@@ -59,9 +59,12 @@ class ArrowRows(Protocol):
         """The same rows in parts that may be written side by side: no two of them have rows of the same key. The first
         part has all changes, if there are any."""
 
-    def in_order(self) -> Sequence[ArrowRows]:
-        """The same rows in more parts, in this order: changes, then rows of dumps. Several parts may have changes of
-        the same key."""
+    def log_parts(self) -> Sequence[ArrowRows]:
+        """The changes alone, in parts that are to be applied in this order: two parts may have changes of one key."""
+
+    def dump_parts(self) -> Sequence[ArrowRows]:
+        """The rows of dumps alone, in parts that may be applied in any order. No part has a key twice. If the rows are
+        `overlapping`, two parts may have the same row."""
 
 
 @dataclass(init=False, eq=False, repr=False)

@@ -39,8 +39,11 @@ class RoutedRows:
     def split(self) -> list[ArrowRows]:
         return [replace(self, rows=part) for part in self.rows.split()]
 
-    def in_order(self) -> list[ArrowRows]:
-        return [replace(self, rows=part) for part in self.rows.in_order()]
+    def log_parts(self) -> list[ArrowRows]:
+        return [replace(self, rows=part) for part in self.rows.log_parts()]
+
+    def dump_parts(self) -> list[ArrowRows]:
+        return [replace(self, rows=part) for part in self.rows.dump_parts()]
 
     def changes(self) -> Iterator[pa.RecordBatch]:
         return map(self._routed, self.rows.changes())

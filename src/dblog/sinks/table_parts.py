@@ -45,7 +45,8 @@ def parts_of(tables: Sequence[TableBatch]) -> list[Part]:
     found: list[Part] = []
     for place, table in enumerate(tables):
         assert table.arrow is not None
-        found += [Part(place, number, table.schema, rows) for number, rows in enumerate(table.arrow.in_order())]
+        rows = [*table.arrow.log_parts(), *table.arrow.dump_parts()]
+        found += [Part(place, number, table.schema, part) for number, part in enumerate(rows)]
     return found
 
 

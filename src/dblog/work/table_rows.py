@@ -51,15 +51,19 @@ class TableRows:
         parts = [replace(self, log=(), chunks=(lane,)) for lane in self.chunks]
         return [replace(self, chunks=()), *parts] if self.log else parts
 
-    def in_order(self) -> list[TableRows]:
-        """The same rows in more parts, in this order: changes, then rows of dumps. Several parts may have changes of
-        the same key."""
-        log = [replace(self, log=(lane,), chunks=()) for lane in self.log]
-        return log + [replace(self, log=(), chunks=(lane,)) for lane in self.chunks]
+    def log_parts(self) -> list[TableRows]:
+        """The changes alone, in parts that follow each other: a later part may have the keys of an earlier one."""
+        return [replace(self, log=((work,),), chunks=()) for lane in self.log for work in lane]
+
+    def dump_parts(self) -> list[TableRows]:
+        """The rows of dumps alone, in parts. No part has a key twice; if they are `overlapping`, two parts may have the
+        same row."""
+        lanes = [(work,) for lane in self.chunks for work in lane] if self.overlapping else self.chunks
+        return [replace(self, log=(), chunks=(lane,)) for lane in lanes]
 
     @property
     def weight(self) -> int:
-        """About how much there is to read, in bytes."""
+        """About how much there is to read, in bytes: the sizes of the files."""
         log = sum(f.size for lane in self.log for w in lane if isinstance(w, Log) for f in w.window.files)
         emits = (w for lane in self.chunks for w in lane if isinstance(w, Emit))
         return log + sum(self.chunk_bytes.get(emit.chunk.id, CHUNK_WEIGHT) for emit in emits)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dblog.errors import SinkError
 from dblog.sinks.sql import text
-from dblog.sinks.sql.mysql import _written
-from dblog.sinks.sql.postgres import _copied
+from dblog.sinks.sql.mysql.rows import written as _written
+from dblog.sinks.sql.postgres.copy_text import copied as _copied
 
 NAIVE, MOMENT = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 

@@ -31,6 +31,8 @@ class Found:
 
     types: Mapping[str, str]
     key: tuple[str, ...]
+    plain: Mapping[str, str]
+    """The types without lengths, for values that are to be checked when they are stored."""
 
 
 @dataclass

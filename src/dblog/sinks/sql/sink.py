@@ -1,8 +1,10 @@
 """How the sink writes a batch.
 
-The executors load the net effect of each table's changes (`dblog.sinks.net_effect`) into staging tables. Then the
-driver applies all of them and records the batch, in one transaction. So a batch is written completely and once, or not
-at all.
+1. Tasks of one Spark job load the rows into staging tables (`load`). Changes come as their net effect, in windows. Rows
+   of a first dump go into the table itself. Tables with few rows are left to the driver: it puts their rows into the
+   statements.
+2. The driver applies all rows and records the batch, in one transaction (`apply`) of few round trips. So a batch is
+   written completely and once, or not at all; only rows of a first dump are there before, in the state of the batch.
 
 Every row of the target has the order (`_lsn`, `_seq`) of its last change, and only a newer state replaces it. So
 several pipelines of one source can write to one table, and a batch can come again, without a row going back in time.
@@ -10,39 +12,38 @@ several pipelines of one source can write to one table, and a batch can come aga
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from dblog.core.settings import Setting, choice, text
 from dblog.databases.families import entries, entry_of, import_object
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
-from dblog.sinks.net_effect import net, signed_key
+from dblog.sinks.net_effect import net
 from dblog.sinks.settings import SCHEMA_CHANGES
-from dblog.sinks.sql.ledger import Ledger, deleted
-from dblog.sinks.sql.load import load
+from dblog.sinks.sql.apply import Application, Share, in_order
+from dblog.sinks.sql.ledger import Ledger
+from dblog.sinks.sql.load import Loaded, Loading, Part, explained, load_frame, load_part, load_windows
+from dblog.sinks.sql.rows import TableShape, change_windows, dump_windows
+from dblog.sinks.sql.staged import STAGED, Inline
 from dblog.sinks.sql.tables import Fitted, TargetTables
-from dblog.sinks.sql.target import GONE, STAGED, Session, StagedRows, Target
+from dblog.sinks.sql.target import Session, Statement, Target
+from dblog.sinks.sql.text import Refused
+from dblog.sinks.task_job import run_in_tasks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-
-@dataclass
-class Share:
-    """A batch's rows of one table, on their way to the target."""
-
-    table: TableBatch
-    into: Fitted
-    rows: DataFrame | None
-    stage: str
-    """The quoted name of the staging table. It exists only if there are rows."""
-    tasks: tuple[int, ...] = ()
-    """The Spark tasks whose rows in it count."""
+FEW_BYTES, FEW_BYTES_IN_ALL = 128 << 10, 8 << 20
+"""Rows of a table that take at most this many bytes are put into the statements, as long as those of all such tables
+take no more than the second figure."""
+READERS = 8
+"""How many tables with few rows the driver reads at the same time."""
+THREADS = 2
+"""How many pieces of work a task loads at the same time: one sends rows while the other one is computed."""
 
 
 class SqlSink(Sink):
@@ -66,7 +67,11 @@ class SqlSink(Sink):
         self._tables = TargetTables(
             self._target, self._ledger, schema=given["schema"], mode=given["schema_changes"], soft=self._soft
         )
+        self._application = Application(self._target, self._ledger, soft=self._soft)
         self._session: Session | None = None
+        self._spark: SparkSession | None = None
+        self._kept: dict[str, str] = {}
+        """By table, the columns of the staging table for a few rows that this session has made."""
 
     def check(self) -> None:
         session = self._target.connect()
@@ -76,6 +81,7 @@ class SqlSink(Sink):
             session.close()
 
     def open(self, spark: SparkSession) -> None:
+        self._spark = spark
         with suppress(SinkUnreachable):  # `write` waits for the target
             self._connected()
 
@@ -88,12 +94,14 @@ class SqlSink(Sink):
             session = self._connected()
             if self._ledger.taken(session, batch.id, batch.position):
                 return
-            for number, table in enumerate(batch.tables):
-                into = self._tables.fit(session, table.schema)
-                stage = self._ledger.name(self._ledger.new_stage(batch.id, number))
-                shares.append(Share(table, into, net(table), stage))
+            shares += self._shares(session, batch)
             self._load(session, batch, shares)
-            self._apply(session, batch, shares)
+            try:
+                self._apply(session, batch, shares)
+            except SinkUnreachable:
+                raise
+            except SinkError:  # the error of many statements does not say which of them has failed, and for which row
+                self._apply_apart(session, batch, shares)
         except BaseException:
             self._drop(shares)
             self._forget()
@@ -115,7 +123,7 @@ class SqlSink(Sink):
         with self._target.alone(session):
             self._ledger.make(session)
             if self.given["schema"]:
-                self._target.create_schema(session, self.given["schema"])
+                self._target.create_schemas(session, [self.given["schema"]])
 
     def _forget(self) -> None:
         """Drop the connection and everything that is remembered about the target."""
@@ -123,58 +131,119 @@ class SqlSink(Sink):
             self._session.close()
         self._session = None
         self._tables.forget()
+        self._kept.clear()
 
     def _drop(self, shares: Sequence[Share]) -> None:
-        with suppress(SinkError):  # otherwise the next start drops them
-            for share in shares:
-                if self._session is not None and share.rows is not None:
-                    self._session.run(f"drop table if exists {share.stage}")
+        """Drop the staging tables: those of the batch, and any that late tasks of earlier batches have made."""
+        if self._session is not None and any(not share.few for share in shares):
+            with suppress(SinkError):  # otherwise the next start drops them
+                self._ledger.sweep(self._session)
 
     # -- staging -----------------------------------------------------------------------------------------------------
 
-    def _load(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
-        """Load the rows of all tables into staging tables, a few tables at the same time."""
-        for share in shares:
-            if share.rows is not None:
-                self._create_stage(session, share)
-        of = {id(share.table): share for share in shares}
+    def _shares(self, session: Session, batch: Batch) -> list[Share]:
+        schemas = [table.schema for table in batch.tables]
+        try:
+            found = self._tables.fit(session, schemas)
+        except SinkUnreachable:
+            raise
+        except SinkError:
+            with session.apart():  # so the error says which statement has failed
+                found = self._tables.fit(session, schemas)
+        pairs = zip(batch.tables, found, strict=True)
+        return in_order(Share(table, into, self._loading(session, table, into)) for table, into in pairs)
 
-        def stage(table: TableBatch) -> None:
-            share = of[id(table)]
-            if share.rows is not None:
-                names = (*share.into.types, *STAGED[:-1])
-                rows, into = self._prepared(share.rows, share, names), share.into
-                share.tasks = load(rows, names, self._target, share.stage, into.name, into.key)
-
-        batch.each(stage)
-
-    def _create_stage(self, session: Session, share: Share) -> None:
-        kinds = ("boolean", "bigint", "int", self._target.unchanged, "boolean", "bigint")
+    def _loading(self, session: Session, table: TableBatch, into: Fitted) -> Loading:
+        target = self._target
+        added = ("boolean not null default false", "bigint", "int", target.unchanged, "boolean not null default false")
         columns = [
-            f"{self._target.quoted(n)} {kind if n in share.into.key else self._target.staged_type(kind)} null"
-            for n, kind in share.into.types.items()
+            f"{target.quoted(n)} {kind if n in into.key else target.staged_type(kind)} null"
+            for n, kind in into.types.items()
         ]
-        columns += [f"{n} {kind} null" for n, kind in zip(STAGED, kinds, strict=True)]
-        options = self._target.table_options(session)
-        session.run(f"{self._target.scratch} {share.stage} ({', '.join(columns)}){options}", f"creating {share.stage}")
+        columns += [f"{n} {kind}" for n, kind in zip(STAGED, added, strict=True)]
+        kinds = dict(zip(STAGED, ("boolean", "bigint", "integer", target.unchanged, "boolean"), strict=True))
+        return Loading(
+            target,
+            TableShape(table.schema, tuple(into.types), self._soft, table.truncated),
+            into.name,
+            target.quoted(*into.name),
+            {**into.types, **kinds},
+            self._ledger.stage,
+            f"({', '.join(columns)}){target.table_options(session)}",
+            self._ledger.ask_token(into.id),
+        )
 
-    def _prepared(self, rows: DataFrame, share: Share, names: Sequence[str]) -> DataFrame:
-        """The rows with the columns of the staging table. A soft delete is a row with only its key."""
-        from pyspark.sql import functions as f
+    def _load(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
+        """Have the rows of all tables staged, or in the case of a first dump inserted."""
+        left = FEW_BYTES_IN_ALL
+        for share in shares:
+            weight = FEW_BYTES + 1 if share.table.arrow is None else share.table.arrow.weight
+            share.few = weight <= min(FEW_BYTES, left)
+            left -= weight if share.few else 0
+        self._read_few(session, [share for share in shares if share.few])
+        others = [share for share in shares if not share.few]
+        if loaded := [share for share in others if share.table.arrow is not None]:
+            self._run_job(session, loaded)
+        of = {id(share.table): share for share in others}
 
-        schema = share.table.schema
-        gone = f.col("_op") == "delete"
-        unchanged, whole = f.col("_unchanged"), f.col("_whole")
-        if self._soft:
-            rest = [f.lit(n) for n in schema.names if n not in schema.key]
-            unchanged = f.when(gone, f.array(*rest)).otherwise(unchanged)
-            whole = whole & ~gone
-        rows = rows.withColumns({GONE: gone, "_gone": gone, "_unchanged": unchanged, "_whole": whole})
-        kinds = {c.name: c.arrow for c in schema.columns} | {"_unchanged": pa.list_(pa.string())}
-        cells = [self._target.cell(n, kinds.get(n, pa.null())) for n in names]
-        return rows.select(
-            *(cell.alias(f"c{n}") for n, cell in enumerate(cells))
-        )  # Spark fails on names with special characters
+        def load(table: TableBatch) -> None:
+            share, rows = of[id(table)], net(table)
+            if rows is not None:
+                stages = load_frame(rows, share.loading)
+                share.staged += [(Inline(f"{stage.name} as s"), stage.kinds) for stage in stages]
+
+        Batch(batch.id, batch.position, tuple(s.table for s in others if s.table.arrow is None)).each(load)
+
+    def _read_few(self, session: Session, shares: Sequence[Share]) -> None:
+        """Read the rows of tables with few rows, and make parts of statements of them."""
+        if self._target.keeps_stages:
+            self._keep_stages(session, shares)
+
+        def read(share: Share) -> None:
+            rows, loading = share.table.arrow, share.loading
+            assert rows is not None
+            kinds = {**share.into.plain, **{n: loading.types[n] for n in STAGED}}
+            windows = [*change_windows(rows.changes(), loading.shape)]
+            for part in rows.dump_parts():
+                windows += dump_windows(part.dump_rows(), loading.shape)
+            for staged, found in windows:
+                try:
+                    share.staged.append((self._target.inline(staged, kinds, self._ledger.few(share.into.id)), found))
+                except Refused as refused:
+                    raise explained(refused, staged, loading) from refused
+
+        if shares:
+            with ThreadPoolExecutor(READERS, thread_name_prefix="dblog-sink") as pool:
+                list(pool.map(read, shares))
+
+    def _keep_stages(self, session: Session, shares: Sequence[Share]) -> None:
+        """Make staging tables for few rows, once per session and definition."""
+        new = [share for share in shares if self._kept.get(share.into.id) != share.loading.create]
+        statements = []
+        for share in new:
+            stage, doing = self._ledger.few(share.into.id), f"creating a staging table for {share.into.name}"
+            statements += [Statement(f"drop table if exists {stage}", doing)]
+            statements += [Statement(f"{self._target.scratch} {stage} {share.loading.create}", doing)]
+        session.run_all(statements)
+        self._kept |= {share.into.id: share.loading.create for share in new}
+
+    def _run_job(self, session: Session, shares: Sequence[Share]) -> None:
+        """Load the rows of tables in the tasks of one Spark job."""
+        dumped = {share.into.id: share.table.arrow.dump_parts() for share in shares if share.table.arrow is not None}
+        alone = [s.into.id for s in shares if dumped[s.into.id] and s.table.truncated is None]
+        token = secrets.token_hex(8)
+        direct = self._ledger.start_filling(session, alone, token)
+        parts: list[tuple[Share, Part]] = []
+        for share in shares:
+            assert share.table.arrow is not None
+            parts += [(share, Part(share.loading, rows, log=True)) for rows in share.table.arrow.log_parts()]
+            allowed = token if share.into.id in direct else ""
+            parts += [(share, Part(share.loading, rows, False, allowed)) for rows in dumped[share.into.id]]
+        works = [part for _, part in parts]
+        assert self._spark is not None
+        loaded = run_in_tasks(self._spark, works, load_part, [w.rows.weight for w in works], threads=THREADS)
+        for (share, _), done in zip(parts, loaded, strict=True):
+            _note(share, done)
 
     # -- the transaction ---------------------------------------------------------------------------------------------
 
@@ -183,52 +252,32 @@ class SqlSink(Sink):
             if self._ledger.taken(session, batch.id, batch.position, lock=True):
                 return
             least = self._ledger.least(session, batch.position)
-            # Always in the same order, so that two pipelines cannot deadlock.
-            for share in sorted(shares, key=lambda share: share.into.id):
-                self._apply_share(session, share, least)
+            known = self._ledger.known(session, [share.into.id for share in shares], lock=True)
+            shared = self._ledger.shared(session, [table for table, entry in known.items() if entry.filling])
+            session.run_all(self._application.statements(shares, known, shared, least))
             self._ledger.record(session, batch.id, batch.position)
 
-    def _apply_share(self, session: Session, share: Share, least: int) -> None:
-        into, target, ledger = share.into, self._target, self._ledger
-        doing = f"writing table {into.name}"
-        known = ledger.known(session, into.id, lock=True)
-        if known is None:
-            raise SinkUnreachable(f"the ledger has no entry for table {into.name} any more")
-        emptied = known.emptied
-        if share.table.truncated is not None and share.table.truncated > emptied:
-            emptied = share.table.truncated
-            self._empty(session, into, emptied)
-        if share.tasks:
-            staged = self._staged(share)
-            if not self._soft:
-                session.run(target.deletes(staged), doing)
-                session.run(target.tombstones(staged, least, emptied), doing)
-            for statement in target.upserts(staged, target.alive(staged, emptied, soft=self._soft)):
-                session.run(statement, doing)
-        session.run(f"delete from {ledger.name(deleted(into.id))} where _lsn < {least}", doing)
+    def _apply_apart(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
+        """Apply the batch once more, statement by statement, with all rows in staging tables."""
+        for share in shares:
+            if share.few:
+                share.staged, share.few = [], False
+                self._stage_few(share)
+        with session.apart():
+            self._apply(session, batch, shares)
 
-    def _empty(self, session: Session, into: Fitted, at: tuple[int, int]) -> None:
-        """Delete all rows that are older than the truncate."""
-        table = self._target.quoted(*into.name)
-        soft = f"update {table} set {GONE} = true, _lsn = {at[0]}, _seq = {at[1]}"
-        change = soft if self._soft else f"delete from {table}"
-        session.run(f"{change} where (_lsn, _seq) < ({at[0]}, {at[1]})", f"emptying table {into.name}")
-        self._ledger.empty(session, into.id, at)
+    def _stage_few(self, share: Share) -> None:
+        rows, loading = share.table.arrow, share.loading
+        assert rows is not None
+        for window in change_windows(rows.changes(), loading.shape):
+            _note(share, load_windows(loading, [window]))
+        for part in rows.dump_parts():
+            _note(share, load_windows(loading, dump_windows(part.dump_rows(), loading.shape)))
 
-    def _staged(self, share: Share) -> StagedRows:
-        quoted, into = self._target.quoted, share.into
-        return StagedRows(
-            stage=share.stage,
-            table=quoted(*into.name),
-            deleted=self._ledger.name(deleted(into.id)),
-            key=tuple(map(quoted, into.key)),
-            signed=tuple(map(quoted, signed_key(share.table.schema))),
-            columns=tuple(map(quoted, into.types)),
-            names={quoted(n): n for n in into.types},
-            types={quoted(n): kind for n, kind in into.types.items()},
-            incomplete=share.table.incomplete or self._soft,
-            tasks=share.tasks,
-        )
+
+def _note(share: Share, loaded: Loaded) -> None:
+    share.staged += [(Inline(f"{stage.name} as s"), stage.kinds) for stage in loaded.stages]
+    share.full = share.full or loaded.full
 
 
 def target_of(url: str) -> Target:

@@ -1,32 +1,36 @@
 """What the sink needs from a database. A target has no connection, so it can be sent to the executors; each of them
 opens its own connection.
 
-Statements contain all values as literals: numbers, names and a few texts of our own.
+Statements contain all values as literals.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SinkError, SinkUnreachable, TableLocked
 from dblog.sinks.sql.shape import Found
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
+from dblog.sinks.sql.staged import Inline, StagedRows
 
 ORDER = {"_lsn": "bigint", "_seq": "int"}
 """Columns of every table: the order of the row's last change in the source's log."""
 GONE = "_deleted"
 """A column of tables with soft deletes: whether the source has deleted the row."""
-STAGED = ("_gone", "_lsn", "_seq", "_unchanged", "_whole", "_task")
-"""Columns of a staging table after the table's own columns."""
+TEXT_SIZE = 1 << 20
+"""Statements are sent together in texts of about this many characters."""
+
+
+class Statement(NamedTuple):
+    """A statement, and what it does: a phrase like "writing table public.orders"."""
+
+    sql: str
+    doing: str
 
 
 class Session:
@@ -35,12 +39,41 @@ class Session:
     def __init__(self, target: Target, connection: Any) -> None:
         self.target = target
         self.connection = connection
+        self.together = True
+        """Whether `run_all` sends many statements in one text. The error of a text does not say which statement has
+        failed."""
+        self.text_size = TEXT_SIZE
 
     def run(self, sql: str, doing: str = "writing to the target") -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows. Raises SinkError."""
+        """Run a statement, or several in one text, and return the rows of the last one. Raises SinkError."""
         with self.target.errors(doing), self.connection.cursor() as cursor:
             cursor.execute(sql)
-            return list(cursor.fetchall()) if cursor.description else []
+            return self.target.last_rows(cursor)
+
+    def run_all(self, statements: Iterable[Statement]) -> None:
+        """Run statements, in few round trips. Raises SinkError."""
+        text: list[str] = []
+        size = 0
+        for statement in statements:
+            if not self.together:
+                self.run(*statement)
+                continue
+            text.append(statement.sql)
+            size += len(statement.sql)
+            if size >= self.text_size:
+                self.run("; ".join(text))
+                text, size = [], 0
+        if text:
+            self.run("; ".join(text))
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within the block, `run_all` sends every statement by itself."""
+        together, self.together = self.together, False
+        try:
+            yield
+        finally:
+            self.together = together
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -58,38 +91,8 @@ class Session:
             self.connection.close()
 
 
-@dataclass(frozen=True)
-class StagedRows:
-    """Rows of a staging table that are to be applied to a table. All names are quoted."""
-
-    stage: str
-    table: str
-    deleted: str
-    """The ledger's table of deleted keys."""
-    key: tuple[str, ...]
-    signed: tuple[str, ...]
-    """Key columns that are written even if the key is equal: -0 equals 0 and must replace it."""
-    columns: tuple[str, ...]
-    """All written columns, with the key."""
-    names: Mapping[str, str]
-    """The unquoted names of the columns, as in `_unchanged`."""
-    types: Mapping[str, str]
-    """The columns' types, as the server spells them."""
-    incomplete: bool
-    """Whether some rows leave columns unchanged."""
-    tasks: tuple[int, ...]
-    """The Spark tasks whose rows count: Spark may have run a task twice."""
-
-    def matching(self, one: str, other: str) -> str:
-        return " and ".join(f"{one}.{name} = {other}.{name}" for name in self.key)
-
-    @property
-    def counted(self) -> str:
-        return f"s._task in ({', '.join(map(str, self.tasks))})"
-
-
-def newer(one: str, other: str) -> str:
-    return f"({one}._lsn, {one}._seq) > ({other}._lsn, {other}._seq)"
+class DuplicateKey(SinkError):
+    """A table has a row with the key of an inserted row."""
 
 
 class Target(ABC):
@@ -103,16 +106,25 @@ class Target(ABC):
     """The type of timestamps."""
     short_text: ClassVar[str]
     """The type of names."""
+    unchanged: ClassVar[str]
+    """The type of the staging table's column `_unchanged`."""
+    for_share: ClassVar[str]
+    """What a SELECT ends with that locks its rows against changes."""
     schema: str
     """The schema of tables that are named without one."""
 
     @abstractmethod
-    def connect(self) -> Session:
-        """Open a session. Raises SinkError."""
+    def connect(self, *, durable: bool = True) -> Session:
+        """Open a session. Raises SinkError. Commits need not be `durable` before the next durable commit of another
+        session."""
 
     @abstractmethod
     def errors(self, doing: str) -> AbstractContextManager[None]:
         """Raise the driver's errors of the block as SinkError."""
+
+    def last_rows(self, cursor: Any) -> list[tuple[Any, ...]]:
+        """The rows of the last statement that a cursor has run."""
+        return list(cursor.fetchall()) if cursor.description else []
 
     @abstractmethod
     def quoted(self, *names: str) -> str:
@@ -122,17 +134,19 @@ class Target(ABC):
     def literal(self, text: str) -> str:
         """Text as a SQL literal."""
 
+    # -- definitions -------------------------------------------------------------------------------------------------
+
     @abstractmethod
     def types(self, schema: TableSchema) -> dict[str, str]:
         """The type of each column in a new table. Raises SinkError."""
 
     @abstractmethod
-    def found(self, session: Session, table: TableName) -> Found | None:
-        """An existing table; None if there is none."""
+    def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
+        """Those of the tables that exist."""
 
     @abstractmethod
-    def create_schema(self, session: Session, name: str) -> None:
-        """Create a schema unless it exists."""
+    def create_schemas(self, session: Session, names: Iterable[str]) -> None:
+        """Create schemas unless they exist."""
 
     @abstractmethod
     def table_options(self, session: Session) -> str:
@@ -150,22 +164,29 @@ class Target(ABC):
     def alone(self, session: Session) -> AbstractContextManager[None]:
         """Hold the lock under which all sinks change table definitions."""
 
+    def definitions(self, session: Session) -> AbstractContextManager[None]:
+        """Around statements that change definitions: a transaction, if the server has it for them."""
+        return nullcontext()
+
     @abstractmethod
     def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
         """The names of the schema's tables that start with `prefix`."""
 
-    @abstractmethod
-    def cell(self, name: str, kind: pa.DataType) -> Expression:
-        """The expression by which Spark passes a column to `load`."""
-
-    @property
-    @abstractmethod
-    def unchanged(self) -> str:
-        """The type of the staging table's column `_unchanged`."""
+    # -- rows --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def load(self, session: Session, stage: str, rows: pa.RecordBatch) -> None:
-        """Insert rows into a staging table, all or none. Raises SinkError."""
+    def insert(self, session: Session, table: str, rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
+        """Insert rows into a table, all or none. Their columns are columns of the table, and `types` has the server's
+        types of them. Runs inside of a transaction. Raises SinkError; DuplicateKey; Refused for a value that the server
+        cannot store."""
+
+    @abstractmethod
+    def inline(self, rows: pa.Table, types: Mapping[str, str], stage: str) -> Inline:
+        """A few rows as a part of statements. `types` has the server's types without lengths. `stage` is a staging
+        table for these rows alone, if the target `keeps_stages`. Raises Refused."""
+
+    keeps_stages: ClassVar[bool] = False
+    """Whether `inline` needs a staging table."""
 
     @abstractmethod
     def deletes(self, staged: StagedRows) -> str:
@@ -178,14 +199,6 @@ class Target(ABC):
     @abstractmethod
     def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
         """The statements that insert or update rows, except where the table has a newer state."""
-
-    def alive(self, staged: StagedRows, after: tuple[int, int], *, soft: bool) -> str:
-        """A condition on staged rows: not deleted later."""
-        rows = [staged.counted, f"(s._lsn, s._seq) > ({after[0]}, {after[1]})"]
-        if not soft:
-            older = f"(d._lsn, d._seq) >= (s._lsn, s._seq) and {staged.matching('d', 's')}"
-            rows += ["not s._gone", f"not exists (select 1 from {staged.deleted} as d where {older})"]
-        return " and ".join(rows)
 
 
 def refused(error: DBLogError, hint: str | None = None) -> SinkError:

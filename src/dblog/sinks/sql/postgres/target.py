@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psycopg2
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.databases.postgres.connect import connect, identifier, literal, parse, translate
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
+from dblog.sinks.sql.postgres.copy_binary import HEADER, TRAILER, encoded
+from dblog.sinks.sql.postgres.copy_text import copied, literals
 from dblog.sinks.sql.shape import Found, of_mysql
-from dblog.sinks.sql.target import Session, StagedRows, Target, newer, refused
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
+from dblog.sinks.sql.staged import Inline, StagedRows, newer
+from dblog.sinks.sql.target import DuplicateKey, Session, Target, refused
 
 _TYPES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -37,13 +35,18 @@ _TYPES: dict[pa.DataType, str] = {
     pa.timestamp("us"): "timestamp without time zone",
     pa.timestamp("us", tz="UTC"): "timestamp with time zone",
 }
-_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _LOCK = 7_364_519
 """The number of the advisory lock under which all sinks change table definitions."""
-_WAIT = "60s"
+_SETTINGS = {
+    "lock_timeout": "60s",
+    # The server ends the session of a client that is gone, and with it the locks. Its own default is two hours.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
 _HOLDS = "the target's column cannot store the value: alter it, or leave the column out with exclude"
-_AT_ROW = re.compile(r"COPY \w+, \w+ (\d+), \w+ (.+?)(?::|$)")
-"""The line (counted from 1) and the column of a value that COPY refused."""
+_AT_ROW = re.compile(r"^COPY \w+, \w+ (\d+), \w+ (.+?)(?::|$)", re.MULTILINE)
+"""The line (counted from 1) and the column of a value that COPY refused. Lines about the value may be before it."""
 _AGAIN = {
     "40001": "there was a conflict with another transaction; the batch is written again",
     "40P01": "there was a deadlock with another transaction; the batch is written again",
@@ -66,13 +69,15 @@ class PostgresTarget(Target):
     short_text = "text"
     schema = "public"
     unchanged = "text[]"
+    for_share = "for share"
 
-    def connect(self) -> Session:
+    def connect(self, *, durable: bool = True) -> Session:
         try:
             session = Session(self, connect(self.url))
         except DBLogError as error:
             raise refused(error) from error
-        session.run(f"set lock_timeout = '{_WAIT}'")
+        settings = _SETTINGS if durable else {**_SETTINGS, "synchronous_commit": "off"}
+        session.run("; ".join(f"set {name} = '{value}'" for name, value in settings.items()))
         return session
 
     @contextmanager
@@ -107,20 +112,38 @@ class PostgresTarget(Target):
         foreign = of_mysql(schema)
         return {c.name: _foreign_type(c) if foreign else _own_type(c) for c in schema.columns}
 
-    def found(self, session: Session, table: TableName) -> Found | None:
-        relation = f"to_regclass({literal(identifier(*table))})"
-        types = session.run(
-            "select attname, pg_catalog.format_type(atttypid, atttypmod) from pg_catalog.pg_attribute "
-            f"where attrelid = {relation} and attnum > 0 and not attisdropped and attgenerated = '' order by attnum"
+    def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
+        if not tables:
+            return {}
+        listed = ", ".join(f"({literal(t.schema)}, {literal(t.name)})" for t in tables)
+        rows = session.run(
+            "select n.nspname, c.relname, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), "
+            "pg_catalog.format_type(a.atttypid, -1), coalesce(a.attnum = any (i.indkey), false) "
+            "from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace "
+            "join pg_catalog.pg_attribute a on a.attrelid = c.oid "
+            "left join pg_catalog.pg_index i on i.indrelid = c.oid and i.indisprimary "
+            f"where (n.nspname, c.relname) in ({listed}) and c.relkind in ('r', 'p', 'v', 'm', 'f') "
+            "and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' order by c.oid, a.attnum"
         )
-        key = session.run(
-            "select a.attname from pg_catalog.pg_index i join pg_catalog.pg_attribute a on a.attrelid = i.indrelid "
-            f"and a.attnum = any (i.indkey) where i.indrelid = {relation} and i.indisprimary"
-        )
-        return Found(dict(types), tuple(name for (name,) in key)) if types else None
+        columns: dict[TableName, list[tuple[str, str, str, bool]]] = {}
+        for schema, name, *column in rows:
+            columns.setdefault(TableName(schema, name), []).append(tuple(column))
+        return {
+            table: Found(
+                {name: kind for name, kind, _, _ in found},
+                tuple(name for name, _, _, key in found if key),
+                {name: plain for name, _, plain, _ in found},
+            )
+            for table, found in columns.items()
+        }
 
-    def create_schema(self, session: Session, name: str) -> None:
-        if not session.run(f"select 1 from pg_catalog.pg_namespace where nspname = {literal(name)}"):
+    def create_schemas(self, session: Session, names: Iterable[str]) -> None:
+        wanted = set(names)
+        if not wanted:
+            return
+        listed = ", ".join(map(literal, wanted))
+        there = session.run(f"select nspname from pg_catalog.pg_namespace where nspname in ({listed})")
+        for name in sorted(wanted - {name for (name,) in there}):
             session.run(f"create schema if not exists {identifier(name)}", f"creating schema {name!r}")
 
     def table_options(self, session: Session) -> str:
@@ -138,69 +161,89 @@ class PostgresTarget(Target):
             with suppress(SinkError):  # the lock ends with the session
                 session.run(f"select pg_advisory_unlock({_LOCK})")
 
+    def definitions(self, session: Session) -> AbstractContextManager[None]:
+        return session.transaction()
+
     def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
         where = f"schemaname = {literal(schema)} and starts_with(tablename, {literal(prefix)})"
         return [name for (name,) in session.run(f"select tablename from pg_catalog.pg_tables where {where}")]
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
-    def cell(self, name: str, kind: pa.DataType) -> Expression:
-        from pyspark.sql import functions as f
-
-        return f.col("`" + name.replace("`", "``") + "`")
-
-    def load(self, session: Session, stage: str, rows: pa.RecordBatch) -> None:
-        fields = [_copied(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
-        lines = text.surrounded(text.joined(fields, "\t", "\\N"), "", "\n")
-        content, _ = text.buffer(lines)
-        doing = f"copying rows to {stage}"
-        with self.errors(doing), session.connection.cursor() as cursor:
+    def insert(self, session: Session, table: str, rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
+        binary = encoded(rows, types)
+        names = list(rows.schema.names) if binary is None else binary[0]
+        content = _lines(rows) if binary is None else b"".join([HEADER, binary[1], TRAILER])
+        form = "text" if binary is None else "binary"
+        copy = f"copy {table} ({', '.join(map(identifier, names))}) from stdin (format {form})"
+        with self.errors(f"copying rows to {table}"), session.connection.cursor() as cursor:
             try:
-                cursor.copy_expert(f"copy {stage} from stdin", io.BytesIO(content), size=1 << 18)
+                cursor.copy_expert(copy, io.BytesIO(content), size=1 << 18)
+            except psycopg2.errors.UniqueViolation as exc:
+                raise DuplicateKey(f"table {table} has a row with the same key: {exc.diag.message_detail}") from exc
             except psycopg2.DataError as exc:
-                at_row = _AT_ROW.match(exc.diag.context or "")
-                if at_row is None or at_row[2] not in rows.schema.names:
+                at_row = _AT_ROW.search(exc.diag.context or "")
+                if at_row is None or at_row[2] not in names:
                     raise
                 why = exc.diag.message_primary or str(exc)
                 raise text.Refused(at_row[2], int(at_row[1]) - 1, why, hint=_HOLDS) from exc
 
+    def inline(self, rows: pa.Table, types: Mapping[str, str], stage: str) -> Inline:
+        # The types of the first row count for all rows: a literal without a type is read as its column's type.
+        names = rows.schema.names
+        cells = [literals(name, _plain(rows[name].combine_chunks())) for name in names]
+        content, _ = text.buffer(text.surrounded(text.joined([c.slice(1) for c in cells], ",", "null"), ",(", ")"))
+        first = ", ".join(f"{c[0].as_py() or 'null'}::{types[n]}" for n, c in zip(names, cells, strict=True))
+        return Inline(f"(values ({first}){bytes(content).decode()}) as s ({', '.join(map(identifier, names))})")
+
     def deletes(self, staged: StagedRows) -> str:
         return (
-            f"delete from {staged.table} as t using {staged.stage} as s "
-            f"where {staged.matching('t', 's')} and {newer('s', 't')} and s._gone and {staged.counted}"
+            f"delete from {staged.names.table} as t using {staged.source} "
+            f"where {staged.matching('t', 's')} and {newer('s', 't')} and s._gone"
         )
 
     def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
-        key = ", ".join(staged.key)
+        key = ", ".join(staged.names.key)
         return (
-            f"insert into {staged.deleted} as d ({key}, _lsn, _seq) "
-            f"select {key}, _lsn, _seq from {staged.stage} as s "
-            f"where s._gone and {staged.counted} and s._lsn >= {least} and (s._lsn, s._seq) > ({after[0]}, {after[1]}) "
+            f"insert into {staged.names.deleted} as d ({key}, _lsn, _seq) "
+            f"select {key}, _lsn, _seq from {staged.source} "
+            f"where s._gone and s._lsn >= {least} and (s._lsn, s._seq) > ({after[0]}, {after[1]}) "
             f"on conflict ({key}) do update set _lsn = excluded._lsn, _seq = excluded._seq "
             f"where {newer('excluded', 'd')}"
         )
 
     def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
-        columns = [*staged.columns, "_lsn", "_seq"]
-        rest = [name for name in columns if name not in staged.key or name in staged.signed]
+        names = staged.names
+        columns = [*names.columns, "_lsn", "_seq"]
+        rest = [name for name in columns if name not in names.key or name in names.signed]
         values = {
-            name: f"case when {literal(staged.names[name])} = any (s._unchanged) then t.{name} else s.{name} end"
+            name: f"case when {literal(names.plain[name])} = any (s._unchanged) then t.{name} else s.{name} end"
             for name in rest
-            if name in staged.names
+            if name in names.plain
         }
         kept = ", ".join(f"{name} = {values.get(name, f's.{name}')}" for name in rest)
         partly = (
-            f"update {staged.table} as t set {kept} from {staged.stage} as s where {staged.matching('t', 's')} "
+            f"update {names.table} as t set {kept} from {staged.source} where {staged.matching('t', 's')} "
             f"and s._unchanged is not null and not s._whole and {newer('s', 't')} and {where}"
         )
         listed = ", ".join(columns)
         whole = (
-            f"insert into {staged.table} as t ({listed}) select {listed} from {staged.stage} as s where {where} "
-            f"on conflict ({', '.join(staged.key)}) do update "
+            f"insert into {names.table} as t ({listed}) select {listed} from {staged.source} where {where} "
+            f"on conflict ({', '.join(names.key)}) do update "
             f"set {', '.join(f'{name} = excluded.{name}' for name in rest)} where {newer('excluded', 't')}"
         )
         # The second statement skips the rows that the first has updated: their order is not older any more.
-        return [partly, whole] if staged.incomplete else [whole]
+        return [partly, whole] if staged.kinds.incomplete else [whole]
+
+
+def _lines(rows: pa.RecordBatch) -> memoryview:
+    """Rows as lines of text."""
+    fields = [copied(name, _plain(column)) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
+    return text.buffer(text.surrounded(text.joined(fields, "\t", "\\N"), "", "\n"))[0]
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary.take(column.indices) if pa.types.is_dictionary(column.type) else column
 
 
 def _own_type(column: Column) -> str:
@@ -226,53 +269,3 @@ def _type(kind: pa.DataType, column: Column) -> str:
     if pa.types.is_list(kind):
         return _type(kind.value_type, column) + "[]"
     raise SinkError(f"column {column.name!r} ({column.type}) has no type in PostgreSQL", hint="exclude it")
-
-
-def _copied(name: str, values: pa.Array) -> pa.Array:
-    """The values of a column as COPY reads them."""
-    kind = values.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return text.surrounded(text.hexed(values), "\\\\x", "")
-    if pa.types.is_list(kind):
-        return text.escaped(_array(name, values), _ESCAPES)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        text.refuse_nul(name, values)
-        return text.escaped(values, _ESCAPES).cast(text.TEXT)
-    if pa.types.is_temporal(kind):
-        return text.temporal(name, values, _odd)
-    return values.cast(text.TEXT)
-
-
-def _array(name: str, values: pa.Array) -> pa.Array:
-    """One-dimensional array literals."""
-    items = values.flatten()
-    try:
-        shown = _items(name, items)
-    except text.Refused as refused:
-        row = pc.list_parent_indices(values)[refused.row].as_py()
-        raise text.Refused(name, row, refused.why) from None
-    lengths = pc.list_value_length(values).fill_null(0)
-    ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))])
-    lists = pa.LargeListArray.from_arrays(ends, shown.fill_null("NULL"))
-    literals = text.surrounded(pc.binary_join(lists, pa.scalar(",", text.TEXT)), "{", "}")
-    return pc.if_else(pc.is_valid(values), literals, pa.scalar(None, text.TEXT))
-
-
-def _items(name: str, items: pa.Array) -> pa.Array:
-    """The items of arrays as they are written in an array literal."""
-    if pa.types.is_binary(items.type):
-        return text.surrounded(text.hexed(items), '"\\\\x', '"')
-    if pa.types.is_string(items.type):
-        text.refuse_nul(name, items)
-        return text.surrounded(text.escaped(items, {"\\": "\\\\", '"': '\\"'}), '"', '"')
-    if pa.types.is_temporal(items.type):
-        return text.surrounded(text.temporal(name, items, _odd), '"', '"')
-    return items.cast(text.TEXT)
-
-
-def _odd(days: int, micros: int, infinite: bool) -> str:
-    if infinite:
-        return "infinity" if days > 0 else "-infinity"
-    year, month, day = text.civil(days)
-    shown = f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02} {text.clock(micros)}"
-    return shown if year > 0 else shown + " BC"

@@ -1,0 +1,241 @@
+"""MySQL and MariaDB as targets: rows into staging tables, then one statement with ON DUPLICATE KEY UPDATE."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pymysql.err
+from pymysql.constants import COMMAND
+
+from dblog.core.schema import TableName, TableSchema
+from dblog.databases.mysql.connect import RIGHTS, connect, identifier, parse, server, translate
+from dblog.databases.mysql.flavor import MARIADB
+from dblog.errors import DBLogError, SinkError, SinkUnreachable
+from dblog.sinks.sql import text
+from dblog.sinks.sql.mysql.rows import HOLDS, VALUES, insert_rows, value_lists
+from dblog.sinks.sql.mysql.types import column_types, lacks_blank
+from dblog.sinks.sql.shape import Found
+from dblog.sinks.sql.staged import Inline, StagedRows, newer
+from dblog.sinks.sql.target import Session, Target, refused
+
+_SEVERAL_STATEMENTS = struct.pack("<H", 0)
+"""The option of COM_SET_OPTION that allows several statements in one text."""
+_LOCK, _WAIT_SECONDS = "dblog definitions", 60
+_LIMITS = {1040, 1203, 1226}
+
+
+@dataclass(frozen=True, repr=False)
+class MySQLTarget(Target):
+    """A MySQL or MariaDB server. Its databases are used as schemas."""
+
+    url: str
+
+    def __post_init__(self) -> None:
+        parse(self.url)
+
+    any_text = "longtext"
+    scratch = "create table"
+    moment = "datetime(6)"
+    short_text = "varchar(190)"
+    unchanged = "longtext"
+    for_share = "lock in share mode"
+    keeps_stages = True
+
+    @property
+    def schema(self) -> str:  # type: ignore[override]
+        found = parse(self.url).database
+        if not found:
+            raise SinkError("the setting 'url' has no database", hint="append the database to it, or set schema")
+        return found
+
+    def connect(self, *, durable: bool = True) -> Session:
+        try:
+            # No default database: it may not exist yet, and all names are qualified.
+            session = Session(self, connect(replace(parse(self.url), database="")))
+        except DBLogError as error:
+            raise refused(error) from error
+        with self.errors("allowing several statements in one text"):
+            session.connection._execute_command(COMMAND.COM_SET_OPTION, _SEVERAL_STATEMENTS)
+            session.connection._read_packet()
+        [(limit,)] = session.run("select @@max_allowed_packet")
+        session.text_size = min(session.text_size, limit // 4)
+        return session
+
+    def last_rows(self, cursor: Any) -> list[tuple[Any, ...]]:
+        rows = super().last_rows(cursor)
+        while cursor.nextset():
+            rows = super().last_rows(cursor)
+        return rows
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.err.MySQLError, OSError) as exc:
+            address = parse(self.url)
+            error = translate(exc, doing, secrets=address.secrets)
+            number = exc.args[0] if exc.args else 0
+            if number in _LIMITS:
+                raise SinkUnreachable(error.message, hint=error.hint) from exc
+            hint = None
+            if number in RIGHTS:
+                rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
+                hint = f"GRANT {rights} ON ... TO {address.user}, on the databases of the tables and of 'records'"
+            elif number in VALUES:
+                hint = HOLDS
+            elif number == 1071:
+                hint = "a key of the target has at most 3072 bytes: create the table by hand with a shorter one"
+            raise refused(error, hint) from exc
+
+    def quoted(self, *names: str) -> str:
+        return identifier(*names)
+
+    def literal(self, text: str) -> str:
+        return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+    # -- definitions -------------------------------------------------------------------------------------------------
+
+    def types(self, schema: TableSchema) -> dict[str, str]:
+        return column_types(schema)
+
+    def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
+        if not tables:
+            return {}
+        listed = ", ".join(f"({self.literal(t.schema)}, {self.literal(t.name)})" for t in tables)
+        where = f"where (table_schema, table_name) in ({listed})"
+        columns = session.run(
+            "select table_schema, table_name, column_name, column_type, character_set_name, collation_name "
+            f"from information_schema.columns {where} and coalesce(generation_expression, '') = '' "
+            "order by table_schema, table_name, ordinal_position"
+        )
+        keys = session.run(
+            f"select table_schema, table_name, column_name from information_schema.statistics {where} "
+            "and index_name = 'PRIMARY' order by table_schema, table_name, seq_in_index"
+        )
+        types: dict[TableName, dict[str, str]] = {}
+        for schema, table, name, kind, charset, collation in columns:
+            spelled = kind + (f" character set {charset} collate {collation}" if collation else "")
+            types.setdefault(TableName(schema, table), {})[name] = spelled
+        key: dict[TableName, list[str]] = {}
+        for schema, table, name in keys:
+            key.setdefault(TableName(schema, table), []).append(name)
+        return {table: Found(kinds, tuple(key.get(table, ())), kinds) for table, kinds in types.items()}
+
+    def create_schemas(self, session: Session, names: Iterable[str]) -> None:
+        wanted = set(names)
+        if not wanted:
+            return
+        listed = ", ".join(map(self.literal, wanted))
+        there = session.run(f"select schema_name from information_schema.schemata where schema_name in ({listed})")
+        for name in sorted(wanted - {name for (name,) in there}):
+            session.run(f"create database if not exists {identifier(name)}", f"creating database {name!r}")
+
+    def table_options(self, session: Session) -> str:
+        """Texts are compared byte by byte, trailing spaces included, so that different keys of the source stay
+        different."""
+        plain = "utf8mb4_nopad_bin" if server(session.connection).flavor is MARIADB else "utf8mb4_0900_bin"
+        return f" engine = InnoDB default character set utf8mb4 collate {plain}"
+
+    def alter(self, column: str, kind: str, *, key: bool) -> str:
+        return f"modify column {identifier(column)} {kind} {'not null' if key else 'null'}"
+
+    def staged_type(self, kind: str) -> str:
+        return kind[: kind.rindex(")")] + ",'')" + kind[kind.rindex(")") + 1 :] if lacks_blank(kind) else kind
+
+    @contextmanager
+    def alone(self, session: Session) -> Iterator[None]:
+        if session.run(f"select get_lock('{_LOCK}', {_WAIT_SECONDS})") != [(1,)]:
+            raise SinkUnreachable("another pipeline has held the lock for table definitions for a minute")
+        try:
+            yield
+        finally:
+            with suppress(SinkError):  # the lock ends with the session
+                session.run(f"select release_lock('{_LOCK}')")
+
+    def tables_like(self, session: Session, schema: str, prefix: str) -> list[str]:
+        where = f"table_schema = {self.literal(schema)} and left(table_name, {len(prefix)}) = {self.literal(prefix)}"
+        return [name for (name,) in session.run(f"select table_name from information_schema.tables where {where}")]
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def insert(self, session: Session, table: str, rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
+        insert_rows(session, table, rows)
+
+    def inline(self, rows: pa.Table, types: Mapping[str, str], stage: str) -> Inline:
+        names = ", ".join(map(identifier, rows.schema.names))
+        content, _ = text.buffer(value_lists(rows, ","))
+        insert = f"insert into {stage} ({names}) values {bytes(content[:-1]).decode()}"
+        return Inline(f"{stage} as s", (insert,), (f"delete from {stage}",))
+
+    def deletes(self, staged: StagedRows) -> str:
+        table = staged.names.table  # no alias: the server would look for it in the default database
+        return (
+            f"delete {table} from {staged.source} straight_join {table} on {staged.matching(table, 's')} "
+            f"where {newer('s', table)} and s._gone"
+        )
+
+    def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
+        key, deleted = staged.names.key, staged.names.deleted
+        return (
+            f"insert into {deleted} ({', '.join(key)}, _lsn, _seq) "
+            f"select {', '.join(f's.{name}' for name in key)}, s._lsn, s._seq from {staged.source} "
+            f"where s._gone and s._lsn >= {least} and (s._lsn, s._seq) > ({after[0]}, {after[1]}) "
+            f"on duplicate key update {_newer_order(deleted)}"
+        )
+
+    def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
+        names = staged.names
+        columns = [*names.columns, "_lsn", "_seq"]
+        table = names.table
+        blank = [n for n in names.columns if n not in names.key and lacks_blank(names.types[n])]
+
+        def given(name: str) -> str:
+            return f"nullif(s.{name}, '')" if name in blank else f"s.{name}"
+
+        def value(name: str) -> str:
+            if not staged.kinds.incomplete or name not in names.plain:
+                return given(name)
+            quoted = self.literal(json.dumps(names.plain[name], ensure_ascii=False))
+            kept = f"s._unchanged is not null and not s._whole and json_contains(s._unchanged, {quoted})"
+            return f"if({kept}, {table}.{name}, {given(name)})"
+
+        changed = [
+            f"{name} = if({newer('s', table)}, {value(name)}, {table}.{name})"
+            for name in names.columns
+            if name not in names.key or name in names.signed
+        ]
+        upsert = (
+            f"insert into {table} ({', '.join(columns)}) select {', '.join(map(given, columns))} "
+            f"from {staged.source} where {where} "
+            f"on duplicate key update {', '.join([*changed, _newer_order(table)])}"
+        )
+        return [upsert, *self._blanks(staged, blank)] if blank else [upsert]
+
+    def _blanks(self, staged: StagedRows, columns: Sequence[str]) -> Sequence[str]:
+        """Statements that write the error value '' of ENUMs to the rows just written. A strict session refuses it."""
+        table = staged.names.table
+        here = f"({table}._lsn, {table}._seq) = (s._lsn, s._seq)"
+        return [
+            "set @dblog_mode = @@session.sql_mode",
+            "set session sql_mode = ''",
+            *(
+                f"update {staged.source} straight_join {table} on {staged.matching(table, 's')} "
+                f"set {table}.{name} = '' where s.{name} = '' and {here}"
+                for name in columns
+            ),
+            "set session sql_mode = @dblog_mode",
+        ]
+
+
+def _newer_order(table: str) -> str:
+    """Assignments of `_seq` and `_lsn`, each taken if the new row is newer.
+
+    The server assigns from left to right and reads values that it has already assigned. So `_seq` comes first, and
+    `_lsn`, which only grows, needs no condition."""
+    return f"_seq = if({newer('s', table)}, s._seq, {table}._seq), _lsn = greatest({table}._lsn, s._lsn)"
