@@ -136,6 +136,8 @@ def _slot(health: dict[str, Any]) -> Text:
     safe = health.get("safe_bytes")
     left = "" if safe is None else f", {size(safe)} until the server removes log that the slot needs"
     active = "active" if health.get("active") else "not active"
+    if health.get("read_by") == "catch-up":
+        active = "catching up"
     kept = size(health.get("retained_bytes"))
     return Text(f"{active}, {health.get('wal_status', '?')}, {kept} of log kept{left}", "" if sound else "yellow")
 

@@ -63,7 +63,7 @@ POSTGRES = Entry(
     "PostgreSQL",
     ("postgresql", "postgres"),
     "postgresql://user:password@host:5432/database",
-    options=("publication", "arrays"),
+    options=("publication", "arrays", "catchUp"),
     source="dblog.sources.postgres.family:FAMILY",
     target="dblog.sinks.sql.postgres:PostgresTarget",
 )

@@ -117,6 +117,12 @@ OPTIONS = (
     ),
     Setting("arrays", "string: deliver array columns as PostgreSQL's literal", choice("array", "string"), "array"),
     Setting(
+        "catchUp",
+        "PostgreSQL: off reads the log by the replication protocol only, however far behind the stream is",
+        choice("auto", "off"),
+        "auto",
+    ),
+    Setting(
         "heartbeatSeconds",
         "how often an idle stream acknowledges the log, and tables are looked at",
         number(1, 3600),

@@ -41,6 +41,7 @@ class PostgresFamily:
         return {
             "publication": values.read("publication") or slot,
             "arrays": values.read("arrays"),
+            "catch_up": values.read("catchUp") == "auto",
         }
 
     def source(self, options: SourceOptions) -> Postgres:
@@ -56,6 +57,7 @@ class PostgresFamily:
             types=TypeOptions(decimals=options.decimals, arrays=options.own["arrays"]),  # type: ignore[arg-type]
             before=options.before,
             writes=options.writes,
+            catch_up=options.own["catch_up"],
         )
 
     @contextmanager

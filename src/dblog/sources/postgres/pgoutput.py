@@ -84,19 +84,31 @@ class Decoder:
         self.redefined = False
         """Whether the log has shown a new definition or another name of a captured table."""
 
-    def feed(self, messages: Sequence[bytes]) -> list[Run]:
-        """The runs of the next messages. The last run has no position if the messages end inside a transaction."""
-        return [run for portion in columns.portions(messages) for run in self._runs(self._read(*portion))]
+    @property
+    def inside(self) -> bool:
+        """Whether the last transaction has not ended."""
+        return self._open is not None
 
-    def _read(self, messages: Sequence[bytes], sizes: Ints | None = None) -> Feed:
+    @property
+    def relations(self) -> int:
+        """How many tables the log has described."""
+        return len(self._targets)
+
+    def feed(self, messages: Sequence[bytes], *, header: int = 0) -> list[Run]:
+        """The runs of the next messages. The last run has no position if the messages end inside a transaction.
+        `header` is how many bytes precede the message itself in each of `messages`."""
+        return [run for portion in columns.portions(messages) for run in self._runs(self._read(*portion, header))]
+
+    def _read(self, messages: Sequence[bytes], sizes: Ints | None = None, header: int = 0) -> Feed:
         raw, start, size = Raw.join(messages, sizes)
+        start, size = start + header, size - header
         kind = raw.data[start]
         role = _ROLE[kind]
         if not role.all():
             unknown = bytes([kind[np.argmin(role)]])
             raise DecodeError(f"unknown message {unknown!r} in the log", hint="read the log with proto_version 1")
-        if np.any(kind == TRUNCATE) and any(m[0] == TRUNCATE and len(m) > 5 for m in messages):
-            return self._read([part for message in messages for part in _one_relation_each(message)])
+        if np.any((kind == TRUNCATE) & (size > 5)):
+            return self._read([part for message in messages for part in _one_relation_each(message[header:])])
         change, begin, commit = role == _CHANGE, kind == BEGIN, kind == COMMIT
         marks = kind[begin | commit]
         if marks.size and (marks[0] != (COMMIT if self._open else BEGIN) or np.any(marks[1:] == marks[:-1])):
@@ -108,7 +120,6 @@ class Decoder:
         carried = self._open or _Transaction()
         at = start[begin]
         feed = Feed(
-            messages,
             raw,
             start,
             size,
@@ -132,7 +143,7 @@ class Decoder:
         for target, rows in groups:
             if target.watermark:
                 for number in feed.changes[rows]:
-                    token = _token(feed.messages[number], target.relation)
+                    token = _token(feed.message(int(number)), target.relation)
                     if token is not None:
                         feed.tokens[int(feed.transaction[number])] = token
         counted = np.zeros(len(feed.changes), np.int64)
@@ -169,7 +180,7 @@ class Decoder:
         index = np.searchsorted(known, oids)
         index[np.append(known, 0)[index] != oids] = -1
         for number in np.flatnonzero(feed.kind == RELATION).tolist():
-            target = self._target(Relation.parse(feed.messages[number]))
+            target = self._target(Relation.parse(feed.message(number)))
             oid = target.relation.oid
             before = self._targets.get(oid)
             if before != target:

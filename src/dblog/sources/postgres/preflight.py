@@ -22,6 +22,7 @@ from dblog.databases.postgres.connect import Connection, translating
 from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight_checks
 from dblog.sources.postgres.preflight_checks import Setup
+from dblog.sources.postgres.slot_copy import copy_names
 from dblog.sources.postgres.slot_creation import create_slot
 from dblog.sources.postgres.slot_problems import slot_sql
 from dblog.sources.problems import Problem, refuse
@@ -85,11 +86,12 @@ def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None
 
 
 def await_release(connection: Connection, slot: str, patience: float = RELEASE_SECONDS) -> None:
-    """Wait until no session reads the slot, at most `patience` seconds."""
+    """Wait until no session reads the slot or a copy of it, at most `patience` seconds."""
     deadline = time.monotonic() + patience
     with translating("looking at the slot"), connection.cursor() as cur:
         while True:
-            cur.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", (slot,))
+            names = [slot, *copy_names(slot)]
+            cur.execute("SELECT FROM pg_replication_slots WHERE slot_name = ANY (%s) AND active", (names,))
             if cur.rowcount == 0 or time.monotonic() > deadline:
                 return
             time.sleep(0.2)

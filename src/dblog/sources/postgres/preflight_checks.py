@@ -9,7 +9,8 @@ from typing import Any
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import identifier
 from dblog.sources.postgres.deferrable import WHY, deferrable_keys
-from dblog.sources.postgres.slot_problems import slot_problems
+from dblog.sources.postgres.slot_copy import copy_names
+from dblog.sources.postgres.slot_problems import SLOT, slot_problems
 from dblog.sources.problems import Problem
 from dblog.sources.relational import WATERMARK
 
@@ -139,11 +140,7 @@ class Inspection:
     def __init__(self, cur: Any, setup: Setup) -> None:
         self.cur, self.setup = cur, setup
         self.server = self._one(_SERVER)
-        self.slot = self._one(
-            # Only PostgreSQL 17 and later have the column `invalidation_reason`.
-            "SELECT *, to_jsonb(s) ->> 'invalidation_reason' AS why FROM pg_replication_slots s WHERE slot_name = %s",
-            setup.slot,
-        )
+        self.slot = self._one(SLOT, copy_names(setup.slot), setup.slot)
         self.publication = self._one(
             "SELECT *, pg_has_role(pubowner, 'USAGE') AS owned FROM pg_publication WHERE pubname = %s",
             setup.publication,
@@ -174,7 +171,7 @@ class Inspection:
             for table in (*self.tables, *([self.watermark] if self.setup.writes else [])):
                 yield from self.of_published_part(table)
             yield from self._of_members(self.publication, watermark_owned=owned)
-        pid = self.slot.active_pid if self.slot is not None else None
+        pid = self.slot.reader if self.slot is not None else None
         who = self._one("SELECT application_name, client_addr FROM pg_stat_activity WHERE pid = %s", pid)
         deferrable = [_name(t) for t in self.tables if t.oid in self.deferrable and self._is_followed(t)]
         lost = [f"the log may have changes of {name} that were made under its deferrable key" for name in deferrable]

@@ -9,6 +9,13 @@ from typing import Any
 from dblog.databases.postgres.connect import literal
 from dblog.sources.problems import Problem
 
+# Only PostgreSQL 17 and later have the column `invalidation_reason`. A stream that is far behind reads copies.
+SLOT = """
+    SELECT *, to_jsonb(s) ->> 'invalidation_reason' AS why, coalesce(active_pid, (
+        SELECT c.active_pid FROM pg_replication_slots c WHERE c.slot_name = ANY (%s) LIMIT 1)) AS reader
+    FROM pg_replication_slots s WHERE slot_name = %s
+"""
+
 
 def slot_sql(slot: str) -> str:
     return f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput');"
@@ -45,8 +52,7 @@ def slot_problems(
         what = f"slot {name!r} will soon be lost: the server's next checkpoint may remove log that it needs"
         fix = "ALTER SYSTEM SET max_slot_wal_keep_size = -1;\nSELECT pg_reload_conf();"
         yield Problem(what, fix, fatal=False)
-    if slot.active:
-        pid = slot.active_pid
+    if pid := slot.reader:
         app, client = reader
         holder = f"pid {pid} (application {app or 'unknown'!r}, client {client or 'unknown'})"
         fix = f"stop it, or: SELECT pg_terminate_backend({pid});"

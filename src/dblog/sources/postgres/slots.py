@@ -11,6 +11,7 @@ from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import Connection, identifier, translating
 from dblog.errors import NotFound, PreconditionFailed, SourceError
 from dblog.sources.family import Slot
+from dblog.sources.postgres.slot_copy import copy_names
 
 PASSING = "dblog_events_"
 """Prefix of the names of temporary publications, and of the temporary slots that read them."""
@@ -65,11 +66,12 @@ def drop_slot(connection: Connection, name: str, publication: str) -> bool:
     found = {slot.name: slot for slot in read_slots(connection)}
     if name not in found:
         raise NotFound(f"there is no replication slot {name!r} in this database", hint="dblog slots lists them")
-    if found[name].active:
-        raise SourceError(
-            f"replication slot {name!r} is read by the server's process {found[name].active_pid}",
-            hint="stop the stream that reads it first",
-        )
+    for slot in (found.get(read) for read in (name, *copy_names(name))):
+        if slot is not None and slot.active:
+            raise SourceError(
+                f"replication slot {name!r} is read by the server's process {slot.active_pid}",
+                hint="stop the stream that reads it first",
+            )
     with connection.cursor() as cursor:
         with translating(f"dropping replication slot {name!r}"):
             cursor.execute("select pg_drop_replication_slot(%s)", (name,))

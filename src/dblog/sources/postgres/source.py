@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +27,10 @@ from dblog.sources.postgres import chunks, preflight, slots, survey, visibility
 from dblog.sources.postgres.catalog import Unidentified, read_tables, relation_schema
 from dblog.sources.postgres.column_types import TypeOptions
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
+from dblog.sources.postgres.log import SlotLog
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import Setup
-from dblog.sources.postgres.stream import PostgresLog
+from dblog.sources.postgres.slot_copy import SlotState, copy_names, slot_state
 from dblog.sources.postgres.visibility import Snapshot
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
@@ -44,9 +46,11 @@ where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p
 """
 
 _HEALTH = """
-select (pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, s.active, s.wal_status,
-       (pg_catalog.pg_current_wal_flush_lsn() - s.restart_lsn)::bigint, s.safe_wal_size
-from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slot_name = v.slot
+select (pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, s.active or c.copied, s.wal_status,
+       (pg_catalog.pg_current_wal_flush_lsn() - s.restart_lsn)::bigint, s.safe_wal_size,
+       case when c.copied then 'catch-up' when s.active then 'stream' end
+from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slot_name = v.slot,
+     lateral (select exists (select from pg_catalog.pg_replication_slots o where o.slot_name = any (%s)) copied) c
 """
 
 
@@ -57,6 +61,11 @@ class _Learnt:
     names: Mapping[str, TableName] = field(default_factory=dict)
     """The names under which tables are followed, by OID. It is replaced, never modified, because the capture thread
     reads it."""
+    calls_refused: bool = False
+    """Whether the server did not let us read the log by calls."""
+
+    def refuse_calls(self) -> None:
+        self.calls_refused = True
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,8 @@ class Postgres(Relational[Connection]):
     before: bool = False
     writes: bool = True
     """Whether watermarks are written. Otherwise windows end without writing anything."""
+    catch_up: bool = True
+    """Whether the log may be read by calls while the stream is far behind."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ class Postgres(Relational[Connection]):
 
     def origin(self) -> Origin:
         slot = self._slot()
-        return Origin(slot["confirmed"], self._running())
+        return Origin(slot.confirmed, self._running())
 
     def latest(self) -> int:
         (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
@@ -141,9 +152,9 @@ class Postgres(Relational[Connection]):
     def check_position(self, position: int, coordinate: str | None = None) -> None:
         """Raise PositionLost unless the slot still has the log after the position."""
         slot = self._slot()
-        if slot["confirmed"] > position:
+        if slot.confirmed > position:
             raise PositionLost(
-                f"slot {self.slot!r} was read up to {slot['confirmed']}, but the checkpoint is only at {position}",
+                f"slot {self.slot!r} was read up to {slot.confirmed}, but the checkpoint is only at {position}",
                 hint="another reader used the slot, or the checkpoint is an old copy; the log in between is lost: "
                 "drop the slot and start with a new checkpoint, which dumps the tables again",
             )
@@ -157,7 +168,7 @@ class Postgres(Relational[Connection]):
 
         self._with(drop)
 
-    def stream(self, position: int, coordinate: str | None = None) -> PostgresLog:
+    def stream(self, position: int, coordinate: str | None = None) -> SlotLog:
         self.check_position(position, coordinate)
 
         def resolve(relation: Relation) -> TableSchema | None:
@@ -180,7 +191,16 @@ class Postgres(Relational[Connection]):
                 return found and Unidentified(found.table, found.columns, found.key, str(relation.oid))
 
         decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
-        return PostgresLog(self.address, self.slot, self.publication, position, decoder)
+        return SlotLog(
+            self.address,
+            self.slot,
+            self.publication,
+            position,
+            decoder,
+            ask=partial(self._ask, role="log"),
+            calls=self.catch_up and not self._learnt.calls_refused,
+            refused=self._learnt.refuse_calls,
+        )
 
     def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> None:
         """None: a slot belongs to one server."""
@@ -191,19 +211,8 @@ class Postgres(Relational[Connection]):
     def repeat(self, position: int, coordinate: str | None, end: str | None) -> None:
         """None: the slot's log has the batch at its positions."""
 
-    def _slot(self) -> dict[str, Any]:
-        found = self._ask(
-            "select (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, wal_status from pg_catalog.pg_replication_slots "
-            "where slot_name = %s and database = current_database()",
-            self.slot,
-        )
-        if found is None or found[0] is None or found[1] == "lost":
-            raise PositionLost(
-                f"slot {self.slot!r} does not exist" if found is None else f"slot {self.slot!r} has lost its log",
-                hint="start with a new checkpoint, which dumps the tables again; "
-                "to keep more log for a stopped stream raise max_slot_wal_keep_size",
-            )
-        return {"confirmed": found[0]}
+    def _slot(self) -> SlotState:
+        return slot_state(self._ask, self.slot)
 
     # -- watermarks and visibility ---------------------------------------------------------------------------
 
@@ -265,8 +274,9 @@ class Postgres(Relational[Connection]):
         return {"source": str(self.address), "slot": self.slot, "publication": self.publication}
 
     def health(self) -> Mapping[str, Any]:
-        found = self._ask(_HEALTH, self.slot, role="health")
-        return dict(zip(("latest", "active", "wal_status", "retained_bytes", "safe_bytes"), found, strict=True))
+        found = self._ask(_HEALTH, self.slot, copy_names(self.slot), role="health")
+        names = ("latest", "active", "wal_status", "retained_bytes", "safe_bytes", "read_by")
+        return dict(zip(names, found, strict=True))
 
     # -- connections -----------------------------------------------------------------------------------------
 

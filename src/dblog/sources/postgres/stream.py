@@ -1,8 +1,4 @@
-"""The change log over the replication protocol: receive it, pass it to the decoder, acknowledge it.
-
-The messages that have arrived are decoded together, as whole transactions. Only a transaction of more than `PART_BYTES`
-is decoded in parts before it has arrived completely.
-"""
+"""The change log over the replication protocol: receive it, pass it to the decoder, acknowledge it."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ import time
 
 from dblog.databases.postgres.connect import Address, connect, identifier, literal, translating
 from dblog.sources.base import Run, Wait
-from dblog.sources.postgres.pgoutput import COMMIT, Decoder
+from dblog.sources.postgres.pending import Pending
+from dblog.sources.postgres.pgoutput import Decoder
 from dblog.sources.postgres.replication import Replication
 from dblog.sources.postgres.slot_creation import create_slot
 
 TAKE_BYTES = 4 << 20
-PART_BYTES = 8 << 20
 MANY = 500
 """Messages in one read above which the stream is busy. Then a short wait saves the server two system calls per
 message."""
@@ -26,6 +22,16 @@ SILENCE_SECONDS = 0.02
 and later can miss its wake-up and hold a commit back for seconds; any message from us wakes it."""
 TEMPORARY_SECONDS = 60
 """How long the creation of a temporary slot may wait for open transactions, in seconds."""
+
+
+def lsn(position: int) -> str:
+    """The position in PostgreSQL's form: 0/16B3748."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def plugin_options(publication: str) -> dict[str, str]:
+    """The options of the plugin `pgoutput`, whichever way the log is read."""
+    return {"proto_version": "1", "publication_names": identifier(publication)}
 
 
 class PostgresLog:
@@ -45,9 +51,8 @@ class PostgresLog:
     ) -> None:
         """`wait` is how the creation of a temporary slot waits for open transactions."""
         self._decoder = decoder
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        self._inside = False
+        self._pending = Pending(decoder)
+        self._took_bytes = 0
         self._busy = False
         self._acknowledged = 0
         self._connection = connect(address, replication=True, application_name=f"dblog {slot}")
@@ -56,10 +61,10 @@ class PostgresLog:
                 cursor = self._connection.cursor()
                 if temporary:
                     create_slot(self._connection, slot, wait or Wait(TEMPORARY_SECONDS), temporary=True)
+                options = ", ".join(f"{name} {literal(value)}" for name, value in plugin_options(publication).items())
                 # Not the driver's start_replication, which corrupts names that are not ASCII.
                 cursor.start_replication_expert(
-                    f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position >> 32:X}/{position & 0xFFFFFFFF:X} "
-                    f"(proto_version '1', publication_names {literal(identifier(publication))})"
+                    f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn(position)} ({options})"
                 )
         except BaseException:
             self._connection.close()
@@ -80,24 +85,13 @@ class PostgresLog:
                     self._replication.send(self._acknowledged, reply=True)
                 took = self._take()
         self._busy = took >= MANY
-        return self._decode(took) if took else []
+        return self._pending.decode(took, self._took_bytes) if took else []
 
     def _take(self) -> int:
         """Receive what has arrived, up to a limit; return the number of messages."""
-        before = len(self._pending)
-        self._pending_bytes += self._replication.receive(self._pending, TAKE_BYTES)
-        return len(self._pending) - before
-
-    def _decode(self, took: int) -> list[Run]:
-        messages = self._pending
-        last = next((i for i in range(len(messages) - 1, len(messages) - took - 1, -1) if messages[i][0] == COMMIT), -1)
-        if last < 0 and self._pending_bytes < PART_BYTES:
-            return []
-        end = last + 1 or len(messages)
-        ready, self._pending = messages[:end], messages[end:]
-        self._pending_bytes = sum(map(len, self._pending))
-        self._inside = last < 0
-        return self._decoder.feed(ready)
+        before = len(self._pending.messages)
+        self._took_bytes = self._replication.receive(self._pending.messages, TAKE_BYTES)
+        return len(self._pending.messages) - before
 
     @property
     def coordinate(self) -> None:
@@ -110,7 +104,7 @@ class PostgresLog:
     @property
     def idle_position(self) -> int:
         """A keep-alive has the position that the server has read; all changes before it were sent earlier."""
-        return 0 if self._pending or self._inside else self._replication.wal_end
+        return self._replication.wal_end if self._pending.empty else 0
 
     @property
     def heard(self) -> float:

@@ -6,7 +6,6 @@ table are decoded column by column, for all rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +44,6 @@ class Layout:
 class Feed:
     """The messages of a feed and their transactions, as arrays. Transaction 0 is the one already in progress."""
 
-    messages: Sequence[bytes]
     raw: Raw
     start: Ints
     size: Ints
@@ -63,6 +61,11 @@ class Feed:
     """Whether the last transaction has not ended."""
     tokens: dict[int, str] = field(default_factory=dict)
     """The watermarks, by number of transaction."""
+
+    def message(self, number: int) -> bytes:
+        """One message, for those that are handled one at a time."""
+        start = int(self.start[number])
+        return self.raw.data[start : start + int(self.size[number])].tobytes()
 
 
 def _march(raw: Raw, at: Ints, layout: Layout) -> tuple[Rows, Ints]:
