@@ -1,12 +1,13 @@
 """Processor seconds of process trees: of a side's own processes, and of the servers that it works with.
 
 A tree's seconds are those of its live processes and of the children that these have waited for, so that a backend of
-the server or a worker of Spark counts when it has ended too. What the last processes of a tree use after the last sample
-is lost: a command is sampled while it runs.
+the server or a worker of Spark counts when it has ended too. What the last processes of a tree use after the last
+sample is lost: a command is sampled while it runs.
 """
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -55,10 +56,12 @@ class Metering:
 class Sides:
     """The processor seconds of a round, by side."""
 
-    def __init__(self, own: Sequence[int], source: Sequence[int], target: Sequence[int], *, here: bool) -> None:
+    def __init__(
+        self, own: Sequence[int], source: Sequence[int], target: Sequence[int], *, here: bool, waited: bool
+    ) -> None:
         self._own, self._source, self._target = Metering(own), Metering(source), Metering(target)
-        self._here = here
-        self._begin = self._now = time.process_time()
+        self._here, self._waited = here, waited
+        self._begin = self._now = self._process()
 
     def add(self, process: int) -> None:
         """Count a process that was just started for the side itself."""
@@ -67,12 +70,18 @@ class Sides:
     def sample(self) -> None:
         for metering in (self._own, self._source, self._target):
             metering.sample()
-        self._now = time.process_time()
+        self._now = self._process()
 
     @property
     def used(self) -> Cpu:
-        here = self._now - self._begin if self._here else 0.0
+        here = self._now - self._begin
         return Cpu(self._own.seconds + here, self._source.seconds, self._target.seconds)
+
+    def _process(self) -> float:
+        """Seconds of this process, and of the children that it has waited for, as far as they count."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        children = ended.ru_utime + ended.ru_stime if self._waited else 0.0
+        return children + (time.process_time() if self._here else 0.0)
 
 
 @contextmanager
@@ -82,11 +91,13 @@ def metered(
     source: Sequence[int] = (),
     target: Sequence[int] = (),
     here: bool = False,
+    waited: bool = False,
     sampling: bool = False,
 ) -> Iterator[Sides]:
     """Meter trees while the block runs, by their root processes. `here` adds this process to the side itself, without
-    its children. `sampling`: some of the trees end within the block."""
-    sides, stop = Sides(own, source, target, here=here), threading.Event()
+    its children, `waited` the children that end within the block and are waited for. `sampling`: some of the trees end
+    within the block."""
+    sides, stop = Sides(own, source, target, here=here, waited=waited), threading.Event()
 
     def sample() -> None:
         while not stop.wait(SAMPLE_SECONDS):

@@ -24,6 +24,9 @@ class Cpu:
         return Cpu(self.own * share, self.source * share, self.target * share)
 
 
+NO_CPU = Cpu(0.0)
+
+
 @dataclass(frozen=True)
 class Figure:
     """One measured quantity; its value is the median of the rounds."""

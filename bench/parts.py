@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from bench import catchup, dump, growth, lakes, latency, memory, writers
+from bench import catchup, dump, growth, lakes, latency, memory, sinks, tables, writers
 from bench.database import Database
 from bench.figures import Measured
 from bench.ours import Ours
@@ -94,7 +94,8 @@ def _latency(bench: Bench) -> Measured:
 def _writers(bench: Bench) -> Measured:
     size = bench.size
     return writers.measure(
-        bench.postgres, bench.ours, size.of(10), size.of(2_000_000), int(size.seconds(10)), size.few_rounds
+        bench.postgres, bench.ours, size.of(10), size.of(2_000_000), int(size.seconds(10)), size.few_rounds,
+        against_debezium=bench.against_debezium,
     )  # fmt: skip
 
 
@@ -105,12 +106,25 @@ def _memory(bench: Bench) -> Measured:
 def _lakes(bench: Bench) -> Measured:
     size = bench.size
     return lakes.measure(
-        bench.postgres, bench.ours, size.of(4_000_000), size.of(1_500_000), size.few_rounds
+        bench.postgres, bench.ours, size.of(4_000_000), size.of(1_500_000), size.few_rounds,
+        against_debezium=bench.against_debezium,
     )  # fmt: skip
 
 
 def _growth(bench: Bench) -> Measured:
     return growth.measure(bench.size.of(500))
+
+
+def _sinks(bench: Bench) -> Measured:
+    size = bench.size
+    sizes = sinks.Sizes(size.of(4_000_000), size.of(1_500_000), size.of(10_000_000))
+    return sinks.measure(bench.postgres, bench.ours, sizes, size.few_rounds)
+
+
+def _tables(bench: Bench) -> Measured:
+    size = bench.size
+    counts = tables.COUNTS if size.scale >= 1 else tables.COUNTS[:1]
+    return tables.measure(bench.postgres, counts, size.seconds(30))
 
 
 PARTS: Mapping[str, Part] = {
@@ -120,6 +134,8 @@ PARTS: Mapping[str, Part] = {
     "writers": Part(("postgres",), _writers),
     "memory": Part(("postgres",), _memory),
     "lakes": Part(("postgres",), _lakes),
+    "sinks": Part(("postgres",), _sinks),
+    "tables": Part(("postgres",), _tables),
     "growth": Part((NO_SOURCE,), _growth),
 }
 
