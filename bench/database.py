@@ -45,6 +45,8 @@ class Database(ABC):
     columns: str
     url: str
     version: str
+    pid: int
+    """The server's first process: all others are below it."""
 
     def __init__(self) -> None:
         self._session = self.connect()

@@ -7,6 +7,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Processor seconds (user and system) of one round, by whose processes they are."""
+
+    own: float
+    """Of the side that is measured: its processes, without the servers'."""
+    source: float = 0.0
+    target: float = 0.0
+
+    def per_million(self, rows: int) -> Cpu:
+        share = MILLION / max(rows, 1)
+        return Cpu(self.own * share, self.source * share, self.target * share)
+
+
+NO_CPU = Cpu(0.0)
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -17,6 +36,8 @@ class Figure:
     rounds: tuple[float, ...]
     unit: str
     note: str = ""
+    cpu: tuple[Cpu, ...] = ()
+    """Processor seconds per million rows, round by round; empty where they are not measured."""
 
     @property
     def value(self) -> float:
@@ -30,6 +51,16 @@ class Figure:
     def spread(self) -> str:
         return f"{_number(min(self.rounds))} to {_number(max(self.rounds))}" if len(self.rounds) > 1 else ""
 
+    @property
+    def cpu_text(self) -> str:
+        """Like "5.1 + 2.3 source + 1.2 target"; a server that did nothing is left out."""
+        if not self.cpu:
+            return ""
+        source, target = median(c.source for c in self.cpu), median(c.target for c in self.cpu)
+        shown = [_number(median(c.own for c in self.cpu))]
+        shown += [f"{_number(value)} {name}" for value, name in ((source, "source"), (target, "target")) if value]
+        return " + ".join(shown)
+
 
 @dataclass(frozen=True)
 class Target:
@@ -42,6 +73,8 @@ class Target:
     """None where it is only reported."""
     least: bool = True
     """Whether the bound is a lower one."""
+    aim: float | None = None
+    """What would be better than the bound, shown beside it."""
 
     @property
     def met(self) -> bool | None:
@@ -57,13 +90,24 @@ class Target:
     def wanted(self) -> str:
         if self.bound is None:
             return ""
-        return f"{'at least' if self.least else 'at most'} {_number(self.bound)}{self.unit}"
+        aim = "" if self.aim is None else f", aim {_number(self.aim)}{self.unit}"
+        return f"{'at least' if self.least else 'at most'} {_number(self.bound)}{self.unit}{aim}"
 
 
-def ratio(what: str, ours: Figure, other: Figure, bound: float | None, *, least: bool = True) -> Target:
+Measured = tuple[list[Figure], list[Target]]
+"""What a part of the benchmark returns."""
+
+
+def joined(parts: Sequence[Measured]) -> Measured:
+    return [figure for figures, _ in parts for figure in figures], [t for _, targets in parts for t in targets]
+
+
+def ratio(
+    what: str, ours: Figure, other: Figure, bound: float | None, *, least: bool = True, aim: float | None = None
+) -> Target:
     """Our figure in units of the other's. Rounds are compared one by one, because they ran side by side."""
     rounds = [a / b for a, b in zip(ours.rounds, other.rounds, strict=True)]
-    return Target(what, median(rounds), " x", bound, least)
+    return Target(what, median(rounds), " x", bound, least, aim)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -1,22 +1,28 @@
 """Into a lake: dumps, catch-up, many tables, scattered changes, by the native writers of the lake sinks.
 
-Beside each figure stands the same work into Spark's `noop`: what the source alone takes.
+Beside dump and catch-up stands the same work into Spark's `noop`, which is what the source alone takes, and by others
+(`bench.lake_peers`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.figures import Figure, Target, ratio, rotated
+from bench import lake_peers
+from bench.cpu import metered
+from bench.database import Stretch
+from bench.figures import Cpu, Figure, Measured, Target, joined, ratio, rotated
+from bench.lake_peers import SparkPeer, Work, spark_peer
 from bench.machine import rest
-from bench.ours import Drain, Ours, Stream, middle
-from bench.postgres import Postgres
+from bench.ours import Ours, Stream, jvm
+from bench.postgres import Postgres, number_of
 from dblog.core.settings import read_settings
 from dblog.pipelines.delivery import Delivery
 from dblog.pipelines.sink_kinds import sink_class
@@ -29,8 +35,12 @@ SMALL_ROWS = 10
 """Rows of each of the many tables."""
 REPEATED = 5
 """How often a small thing is measured in one stream."""
-
-Measured = tuple[list[Figure], list[Target]]
+NOOP = "readStream into noop"
+SPARK, SPARK_PARQUET = "Spark's JDBC read and Delta write", "Spark's JDBC read and Parquet write"
+SPARK_MERGE = "Spark's JDBC read and MERGE into Delta"
+DEBEZIUM = "Debezium's JSON merged into Delta by Spark"
+DEBEZIUM_SHARE = 2 / 15
+"""The part of a table that Debezium copies: it does so at an even pace."""
 
 
 class Timed(Sink):
@@ -61,7 +71,7 @@ class LakeStream:
         self._made.open(ours.spark)
         self.sink = Timed(self._made)
         self._options = {**stream.options, "deliver": "ranges"}
-        self._spark = ours.spark
+        self._spark, self._database = ours.spark, ours.database
         self._checkpoint = stream.checkpoint
 
     def _query(self, **trigger: Any) -> StreamingQuery:
@@ -70,11 +80,19 @@ class LakeStream:
         writer = rows.writeStream.foreachBatch(delivery).option("checkpointLocation", self._checkpoint)
         return writer.trigger(**trigger).start()
 
-    def drain(self) -> float:
-        """Write everything that there is. Returns the seconds from the first batch's start to the last one's end."""
-        query = self._query(availableNow=True)
-        query.awaitTermination()
-        return sum(p["durationMs"]["triggerExecution"] for p in query.recentProgress if p["numInputRows"]) / 1000
+    def drain(self) -> tuple[float, Cpu]:
+        """Write everything that there is. Returns the seconds from the first batch's start to the last one's end, and
+        the processor time of the whole query."""
+        with metered(own=[jvm(self._spark)], source=[self._database.pid], here=True) as sides:
+            query = self._query(availableNow=True)
+            query.awaitTermination()
+        full = [p for p in query.recentProgress if p["numInputRows"]]
+        return sum(p["durationMs"]["triggerExecution"] for p in full) / 1000, sides.used
+
+    def work(self, rows: int) -> Work:
+        """Write rows or changes that wait."""
+        seconds, cpu = self.drain()
+        return Work(rows / seconds, cpu.per_million(rows))
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -97,52 +115,65 @@ class LakeStream:
         return time.monotonic() - begin
 
 
-def measure(database: Postgres, ours: Ours, rows: int, changes: int, rounds: int) -> Measured:
-    figures: list[Figure] = []
-    targets: list[Target] = []
-    for part in (
-        lambda: _dumps(database, ours, rows, rounds),
-        lambda: _catchup(database, ours, changes, rounds),
-        lambda: _many(database, ours),
-        lambda: _scattered(database, ours, rows // 2),
-    ):
-        more = part()
-        figures += more[0]
-        targets += more[1]
-    return figures, targets
+@dataclass
+class Side:
+    """One way, round by round."""
+
+    works: list[Work] = field(default_factory=list)
+
+    def figure(self, part: str, what: str, unit: str) -> Figure:
+        return Figure(part, what, tuple(w.rate for w in self.works), unit, cpu=tuple(w.cpu for w in self.works))
 
 
-def _dumps(database: Postgres, ours: Ours, rows: int, rounds: int) -> Measured:
+def measure(
+    database: Postgres, ours: Ours, rows: int, changes: int, rounds: int, *, against_debezium: bool
+) -> Measured:
+    with ExitStack() as stack:
+        peer = stack.enter_context(spark_peer(database)) if lake_peers.available() else None
+        if peer is None:
+            print(f"without another Spark: scripts/sparks.sh puts PySpark {lake_peers.MINOR} beside the environment's")
+        dumps = _dumps(database, ours, peer, rows, rounds, against_debezium=against_debezium)
+        catchup = _catchup(database, ours, peer, changes, rounds, against_debezium=against_debezium)
+    return joined([dumps, catchup, _many(database, ours), _scattered(database, ours, rows // 2)])
+
+
+def _dumps(
+    database: Postgres, ours: Ours, peer: SparkPeer | None, rows: int, rounds: int, *, against_debezium: bool
+) -> Measured:
     database.fill("big", rows)
-    noop: list[Drain] = []
-    rates: dict[str, list[float]] = {form: [] for form in FORMATS}
-
-    def drain() -> None:
-        rest()
-        with ours.stream(table="public.big") as stream:
-            noop.append(stream.drain())
-
-    def into(form: str) -> Callable[[], None]:
-        def write() -> None:
-            rest()
-            with ours.stream(tables="public.big") as stream:
-                rates[form].append(rows / LakeStream(ours, stream, form, stream.folder).drain())
-
-        return write
-
-    drain()
-    noop.clear()
+    sides: dict[str, Side] = {}
+    steps: dict[str, Callable[[], Work]] = {NOOP: lambda: _noop(ours, rows)}
+    for form in FORMATS:
+        steps[form] = lambda form=form: _into(ours, form, rows)  # type: ignore[misc]
+    if peer is not None:
+        steps[SPARK] = lambda: peer.dump("big", rows)
+        steps[SPARK_PARQUET] = lambda: peer.dump("big", rows, "parquet")
+        if against_debezium:
+            steps[DEBEZIUM] = lambda: peer.debezium_dump("big", max(1, int(rows * DEBEZIUM_SHARE)))
+    _noop(ours, rows)
     for number in range(rounds):
-        for side in rotated([drain, *map(into, FORMATS)], number):
-            side()
-    return _against_noop("dump", "rows/s", noop, rates, 0.5)
+        _round(steps, sides, number)
+    return _compared("dump", "rows/s", sides, 0.5, 0.8)
 
 
-def _catchup(database: Postgres, ours: Ours, changes: int, rounds: int) -> Measured:
-    noop: list[Drain] = []
-    rates: dict[str, list[float]] = {form: [] for form in FORMATS}
+def _noop(ours: Ours, rows: int) -> Work:
+    with ours.stream(table="public.big") as stream:
+        drain = stream.drain()
+    return Work(drain.rate, drain.cpu.per_million(rows))
+
+
+def _into(ours: Ours, form: str, rows: int) -> Work:
+    with ours.stream(tables="public.big") as stream:
+        return LakeStream(ours, stream, form, stream.folder).work(rows)
+
+
+def _catchup(
+    database: Postgres, ours: Ours, peer: SparkPeer | None, changes: int, rounds: int, *, against_debezium: bool
+) -> Measured:
+    sides: dict[str, Side] = {}
     for number in range(rounds):
         with (
+            database.readers(),
             ours.stream(table="public.wide", dump="never") as plain,
             ours.stream(tables="public.wide", dump="never") as delta,
             ours.stream(tables="public.wide", dump="never") as iceberg,
@@ -154,41 +185,61 @@ def _catchup(database: Postgres, ours: Ours, changes: int, rounds: int) -> Measu
             plain.drain()
             for lake in lakes.values():
                 lake.drain()
-            written = database.write_stretch(changes).changes
-
-            def drain(plain: Stream = plain) -> None:
-                rest()
-                noop.append(plain.drain())
-
-            def into(form: str, lake: LakeStream, written: int = written) -> Callable[[], None]:
-                def write() -> None:
-                    rest()
-                    rates[form].append(written / lake.drain())
-
-                return write
-
-            for side in rotated([drain, *(into(form, lake) for form, lake in lakes.items())], number):
-                side()
-    return _against_noop("catch-up", "changes/s", noop, rates, 0.4)
+            copy = peer.copy_of("wide") if peer is not None else ""
+            stretch = database.write_stretch(changes)
+            _round(_waiting(plain, lakes, peer, copy, stretch, against_debezium=against_debezium), sides, number)
+    return _compared("catch-up", "changes/s", sides, 0.4, 0.7)
 
 
-def _against_noop(part: str, unit: str, noop: list[Drain], rates: dict[str, list[float]], least: float) -> Measured:
-    plain = Figure(f"lakes, {part}", "readStream into noop", tuple(d.rate for d in noop), unit, _batches(noop))
-    figures, targets = [plain], []
-    for form, found in rates.items():
-        figures.append(Figure(f"lakes, {part}", f"into {form}, native writer", tuple(found), unit))
-        targets.append(ratio(f"{part} into {form}, against noop", figures[-1], plain, least))
-    return figures, targets
+def _waiting(
+    plain: Stream, lakes: dict[str, LakeStream], peer: SparkPeer | None, copy: str, stretch: Stretch, *,
+    against_debezium: bool,
+) -> dict[str, Callable[[], Work]]:  # fmt: skip
+    """The sides that bring the changes of a stretch to where each of them has its table."""
+
+    def drain() -> Work:
+        drained = plain.drain()
+        return Work(drained.rate, drained.cpu.per_million(stretch.changes))
+
+    steps: dict[str, Callable[[], Work]] = {NOOP: drain}
+    for form, lake in lakes.items():
+        steps[form] = lambda lake=lake: lake.work(stretch.changes)  # type: ignore[misc]
+    if peer is not None:
+        steps[SPARK_MERGE] = lambda: peer.refresh("wide", copy, stretch.changes)
+        if against_debezium:
+            steps[DEBEZIUM] = lambda: peer.debezium_catchup(stretch)
+    return steps
 
 
-def _batches(drains: list[Drain]) -> str:
-    return f"{middle(drains).phases['batches']:.0f} batches"
+def _round(steps: dict[str, Callable[[], Work]], sides: dict[str, Side], number: int) -> None:
+    def step(name: str) -> Callable[[], None]:
+        def work() -> None:
+            rest()
+            sides.setdefault(name, Side()).works.append(steps[name]())
+
+        return work
+
+    for side in rotated([step(name) for name in steps], number):
+        side()
+
+
+def _compared(part: str, unit: str, sides: dict[str, Side], least: float, aim: float) -> Measured:
+    figures = {
+        name: side.figure(f"lakes, {part}", f"into {name}, native writer" if name in FORMATS else name, unit)
+        for name, side in sides.items()
+    }
+    targets = [ratio(f"{part} into {f}, against noop", figures[f], figures[NOOP], least, aim=aim) for f in FORMATS]
+    for peer, bound, better in ((SPARK, None, None), (SPARK_MERGE, None, None), (DEBEZIUM, 5.0, 20.0)):
+        if peer in figures:
+            what = f"{part} into delta, against {peer}"
+            targets.append(ratio(what, figures["delta"], figures[peer], bound, aim=better))
+    return list(figures.values()), targets
 
 
 def _many(database: Postgres, ours: Ours) -> Measured:
     figures: list[Figure] = []
     targets: list[Target] = []
-    for count, dump_bound, change_bound in zip(MANY, (5.0, 30.0), (1.5, 8.0), strict=True):
+    for count, dump_bound, change_bound in zip(MANY, ((5.0, 2.0), (30.0, 12.0)), ((1.5, 0.6), (8.0, 3.0)), strict=True):
         names = [f"many_{n:03}" for n in range(count)]
         for name in names:
             database.fill(name, SMALL_ROWS)
@@ -196,18 +247,20 @@ def _many(database: Postgres, ours: Ours) -> Measured:
             rest()
             with ours.stream(tables="public.many_*") as stream:
                 lake = LakeStream(ours, stream, form, stream.folder)
-                dumped = lake.drain()
+                dumped, _ = lake.drain()
                 took = []
                 with lake.following():
                     for _ in range(REPEATED):
                         database.run("; ".join(f"update {name} set n = n + 1" for name in names))  # one transaction
-                        took.append(lake.until(_position(database)))
+                        took.append(lake.until(number_of(database.position())))
             figures.append(Figure("lakes, many tables", f"first dump of {count} into {form}", (dumped,), "s"))
             figures.append(Figure("lakes, many tables", f"one transaction over {count} into {form}", tuple(took), "s"))
-            for what, figure, bound in zip(
+            for what, figure, (bound, aim) in zip(
                 ("first dump of", "transaction over"), figures[-2:], (dump_bound, change_bound), strict=True
             ):
-                targets.append(Target(f"{what} {count} tables, {form}", figure.value, " s", bound, least=False))
+                targets.append(
+                    Target(f"{what} {count} tables, {form}", figure.value, " s", bound, least=False, aim=aim)
+                )
         for name in names:
             database.run(f"drop table {name}")
     return figures, targets
@@ -228,14 +281,8 @@ def _scattered(database: Postgres, ours: Ours, rows: int) -> Measured:
                 for number in range(REPEATED):
                     step = max(1, rows // 1000)
                     database.run(f"update big set n = n + 1 where id % {step} = {number % step}")
-                    lake.until(_position(database))
+                    lake.until(number_of(database.position()))
                 found = tuple(lake.sink.seconds[before:])
         figures.append(Figure("lakes, scattered", f"1,000 changes into {rows:,} rows, {form}", found, "s"))
-        targets.append(Target(f"1,000 scattered changes, {form}", figures[-1].value, " s", 2.0, least=False))
+        targets.append(Target(f"1,000 scattered changes, {form}", figures[-1].value, " s", 2.0, least=False, aim=1.0))
     return figures, targets
-
-
-def _position(database: Postgres) -> int:
-    """The end of the log as a number."""
-    high, low = database.position().split("/")
-    return (int(high, 16) << 32) + int(low, 16)

@@ -66,6 +66,7 @@ class MySQL(Database):
         self.receiver, self.reader = f"{self._log_client} --raw", f"{self._client} --quick to /dev/null"
         self.has_debezium = install.family is MYSQL  # its connector refuses MariaDB
         self.url = server.url()
+        self.pid = int((server.data.parent / "pid").read_text())
         with self.connect().cursor() as cursor:
             cursor.execute(f"create database {self.schema}")
         # With TLS the server would spend its time on that. It lets us in without, because it knows the password now.

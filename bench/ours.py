@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dblog
+from bench.cpu import metered
 from bench.database import Database
+from bench.figures import NO_CPU, Cpu
 from dblog.spark.progress import batches
 
 Progress = Mapping[str, Any]
@@ -38,6 +40,8 @@ class Drain:
     """With the start of the query and its Python processes, and with the look that finds nothing more."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds spent in each phase of all triggers (Spark's durationMs), and the number of batches."""
+    cpu: Cpu = NO_CPU
+    """Processor seconds of the whole query, not yet per million."""
 
     @property
     def rate(self) -> float:
@@ -48,7 +52,7 @@ class Ours:
     """A Spark session, and queries on it that leave nothing behind."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         self._folder = Path(tempfile.mkdtemp(prefix="dblog-bench-"))
         self._names = (f"bench_{i}" for i in itertools.count())
         self.spark: SparkSession = dblog.session(
@@ -66,27 +70,27 @@ class Ours:
     def stream(self, **options: str) -> Iterator[Stream]:
         """A stream with a slot, a spool and a checkpoint of its own, which go with it."""
         name = next(self._names)
-        stream = Stream(self.spark, self._database.url, self._folder / name, {"slot": name, **options})
+        stream = Stream(self.spark, self.database, self._folder / name, {"slot": name, **options})
         try:
             yield stream
         finally:
-            self._database.forget(name)
+            self.database.forget(name)
             shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def warm(self) -> None:
         """Deliver a small table, so that Java has compiled the path and Python's workers are there."""
-        with self.stream(table=f"{self._database.schema}.warm") as stream:
+        with self.stream(table=f"{self.database.schema}.warm") as stream:
             stream.drain()
 
 
 class Stream:
     """One stream of ours: it may be stopped and gone on with."""
 
-    def __init__(self, spark: SparkSession, url: str, folder: Path, options: Mapping[str, str]) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, database: Database, folder: Path, options: Mapping[str, str]) -> None:
+        self._spark, self._database = spark, database
         self.folder = folder
         self.checkpoint = str(folder / "checkpoint")
-        self.options = {"url": url, "spool": str(folder / "spool"), **options}
+        self.options = {"url": database.url, "spool": str(folder / "spool"), **options}
 
     def _changes(self) -> DataFrame:
         return self._spark.readStream.format("dblog").options(**self.options).load()
@@ -95,9 +99,10 @@ class Stream:
         """Deliver what there is into the void."""
         begin = time.monotonic()
         writer = self._changes().writeStream.format("noop").option("checkpointLocation", self.checkpoint)
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        return _drain(query, time.monotonic() - begin)
+        with metered(own=[jvm(self._spark)], source=[self._database.pid], here=True) as sides:
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+        return replace(_drain(query, time.monotonic() - begin), cpu=sides.used)
 
     @contextmanager
     def following(
@@ -115,6 +120,12 @@ class Stream:
                 raise RuntimeError(str(query.exception()))
         finally:
             query.stop()
+
+
+def jvm(spark: SparkSession) -> int:
+    """The process of Spark's driver: the workers and the source's process are below it."""
+    gateway: Any = spark.sparkContext._gateway
+    return int(gateway.proc.pid)
 
 
 def wait_for_batch(query: StreamingQuery, timeout: float = 60.0) -> None:

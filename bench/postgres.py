@@ -21,6 +21,7 @@ SETTINGS = {
     "checkpoint_timeout": "1h",
     "autovacuum": "off",  # nor a vacuum: tables are vacuumed when they are filled
     "wal_keep_size": "0",
+    "max_locks_per_transaction": "512",  # a transaction over thousands of tables
 }
 
 SLOT_LIMIT = "bench_limit"
@@ -63,6 +64,7 @@ class Postgres(Database):
         self.server = server
         self.url = server.url()
         self.version = server.version
+        self.pid = server_pid(server)
         super().__init__()
         self.run("create publication bench for table wide")
         self.run(_WRITER)
@@ -138,6 +140,14 @@ class Postgres(Database):
         with self._slot(f"debezium_{table}"):
             yield self._debezium(f"debezium_{table}", "bench_dump")
 
+    @contextmanager
+    def debezium_reads_tables(self, *tables: str) -> Iterator[Mapping[str, str]]:
+        """The properties of Debezium's connector for the log of some tables, from now on."""
+        self.run("drop publication if exists bench_dump")
+        self.run(f"create publication bench_dump for table {', '.join(tables)}")
+        with self._slot(f"debezium_{tables[0]}"):
+            yield self._debezium(f"debezium_{tables[0]}", "bench_dump")
+
     def debezium_reads(self) -> bool:
         found = self.ask("select count(*) from pg_replication_slots where active and slot_name like 'debezium_%%'")
         return bool(found)
@@ -158,6 +168,16 @@ class Postgres(Database):
             "database.password": unquote(place.password or ""),
             "database.dbname": place.path[1:],
         }
+
+
+def number_of(position: str) -> int:
+    """A position of the log as the number that our offsets have."""
+    high, low = position.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+def server_pid(server: PostgresServer) -> int:
+    return int((server.data / "postmaster.pid").read_text().split()[0])
 
 
 def _debezium_slot(form: str) -> str:

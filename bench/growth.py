@@ -1,7 +1,5 @@
 """Whether lakes stay fast: the time of a batch, and of a full read, over hundreds of batches.
 
-    python -m bench.lakes_growth --format delta,iceberg --batches 500
-
 The native writers get made-up batches, and their tasks run in this process: Spark's own time per job, which does not
 depend on the table, is left out. Processor time is shown beside the elapsed time, because it depends less on what else
 the machine does; it includes that of maintenance.
@@ -9,14 +7,13 @@ the machine does; it includes that of maintenance.
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import random
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from bench.figures import Figure, Measured, Target, joined
 from dblog.core.event import DUMP_SEQ
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.sinks.base import Batch, TableBatch
@@ -40,8 +38,11 @@ COLUMNS = (
     Column("note", "text", pa.string()),
 )
 TABLE = TableSchema(TableName("public", "orders"), COLUMNS, ("id",))
+FORMATS = ("delta", "iceberg")
 ENDS = 10
 """How many batches the first and the last figure have."""
+BOUND, AIM = 1.3, 1.1
+"""How much slower the last batches may be than the first ones."""
 PAUSE = 0.05
 """Seconds between two batches. In a stream they are more: a Spark job takes 0.2 s by itself."""
 FOLDER = Path("public.orders"), Path("public") / "orders"
@@ -144,6 +145,17 @@ def in_process(
     return [pickle.loads(pickle.dumps(run(pickle.loads(pickle.dumps(work))))) for work in works]
 
 
+@contextmanager
+def without_spark() -> Iterator[None]:
+    """Have the native writers run their tasks in this process while the block runs."""
+    before = writer.run_in_tasks
+    writer.run_in_tasks = in_process  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        writer.run_in_tasks = before
+
+
 # -- what is written -------------------------------------------------------------------------------------------------
 
 ROWS = 100_000
@@ -181,10 +193,17 @@ CASES: dict[str, tuple[str, Callable[[Lake], None] | None, Callable[[Lake, int],
 }
 
 
-def measure(form: str, case: str, batches: int, maintain: str) -> None:
+def measure(batches: int) -> Measured:
+    """All formats and cases."""
+    batches = max(batches, 2 * ENDS)
+    with without_spark():
+        return joined([_grown(form, case, batches) for form in FORMATS for case in CASES])
+
+
+def _grown(form: str, case: str, batches: int) -> Measured:
     mode, prepare, write = CASES[case]
-    with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(form, Path(folder), mode, maintain)
+    with tempfile.TemporaryDirectory(prefix="dblog-bench-") as folder:
+        lake = Lake(form, Path(folder), mode, "auto")
         if prepare is not None:
             prepare(lake)
         elapsed, used = [], []
@@ -198,22 +217,27 @@ def measure(form: str, case: str, batches: int, maintain: str) -> None:
             if number in (ENDS - 1, batches - 1):
                 reads.append(lake.read())
         lake.writer.close()
-        ends = [(statistics.median(times[:ENDS]), statistics.median(times[-ENDS:])) for times in (elapsed, used)]
-        print(
-            f"{form}, {case}, {batches} batches, maintain = {maintain}\n"
-            + "".join(
-                f"  {what}: first {a * 1000:.1f} ms, last {b * 1000:.1f} ms, {b / a:.2f} x\n"
-                for what, (a, b) in zip(("batch", "its processor time"), ends, strict=True)
-            )
-            + f"  slowest batch {max(elapsed) * 1000:.0f} ms, mean {statistics.mean(elapsed) * 1000:.1f} ms, "
-            + f"mean processor time {statistics.mean(used) * 1000:.1f} ms\n"
-            + "".join(
-                f"  read of {rows:,} rows {when}: {own * 1000:.0f} ms, by pyarrow {plain * 1000:.0f} ms\n"
-                for when, (rows, own, plain) in zip(("at first", "at last"), reads, strict=True)
-            )
-            + f"  {_files(lake)}\n  did: {lake.writer.maintenance_facts()}",
-            flush=True,
-        )
+        done = lake.writer.maintenance_facts().get("counts", {})
+        did = f"{_files(lake)}; maintenance: {', '.join(f'{count} {what}' for what, count in done.items()) or 'none'}"
+    part = f"growth, {form}, {case}"
+    figures = []
+    growth = []
+    for what, times in (("batch", elapsed), ("batch, processor time", used)):
+        first, last = (tuple(1000 * t for t in some) for some in (times[:ENDS], times[-ENDS:]))
+        figures += [
+            Figure(part, f"{what}, first {ENDS}", first, "ms"),
+            Figure(part, f"{what}, last {ENDS} of {batches}", last, "ms", f"slowest of all {1000 * max(times):.0f} ms"),
+        ]
+        growth.append(figures[-1].value / figures[-2].value)
+    for when, (rows, own, plain) in zip((f"after {ENDS} batches", f"after {batches}"), reads, strict=True):
+        note = f"{rows:,} rows; by pyarrow {1000 * plain:.0f} ms"
+        figures.append(Figure(part, f"full read {when}", (1000 * own,), "ms", note))
+    figures[-1] = replace(figures[-1], note=f"{figures[-1].note}; {did}")
+    what = f"{form}, {case}: last batches against the first"
+    return figures, [
+        Target(what, growth[0], " x", BOUND, least=False, aim=AIM),
+        Target(f"{what}, processor time", growth[1], " x", None, least=False),
+    ]
 
 
 def _files(lake: Lake) -> str:
@@ -228,21 +252,3 @@ def _files(lake: Lake) -> str:
         f"{len(found.listed('id'))} files in the table, {len(every) - len(logs)} in its folder; "
         f"log: {len(logs)} files, {size / 1e6:.1f} MB"
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.lakes_growth", description=__doc__)
-    parser.add_argument("--format", default="delta,iceberg")
-    parser.add_argument("--batches", type=int, default=500)
-    parser.add_argument("--case", help="a part of the name of a case; all without it")
-    parser.add_argument("--maintain", default="auto")
-    given = parser.parse_args()
-    writer.run_in_tasks = in_process  # type: ignore[assignment]
-    for form in given.format.split(","):
-        for case in CASES:
-            if given.case is None or given.case in case:
-                measure(form, case, given.batches, given.maintain)
-
-
-if __name__ == "__main__":
-    main()
