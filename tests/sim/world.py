@@ -100,7 +100,7 @@ class World:
         self.captured = list(TABLES) if rng.random() < 0.6 else list(TABLES)[:1]
         """The tables that the stream's patterns name."""
         self.settings = StreamSettings(
-            chunk_rows=rng.choice((1, 2, 3)),
+            chunk_rows=rng.choice((1, 2, 3, 1, 2, 3, None)),
             parallelism=rng.choice((1, 2, 3)),
             read_ahead=rng.choice((20, 1 << 20)),
             heartbeat=rng.choice((0.5, 2.0)),

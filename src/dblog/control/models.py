@@ -166,6 +166,9 @@ class Change(BaseModel):
     max_lag_seconds: Annotated[float, _bounded("max_lag_seconds")] | Default = Field(
         None, description=ABOUT["max_lag_seconds"]
     )
+    max_delay_seconds: Annotated[float, _bounded("max_delay_seconds")] | Default = Field(
+        None, description=ABOUT["max_delay_seconds"]
+    )
     probe: Annotated[Text, Field(json_schema_extra={"maxLength": MOST_TEXT, "pattern": VISIBLE})] | Default = Field(
         None, description=ABOUT["probe"]
     )
@@ -335,6 +338,7 @@ class Settings(BaseModel):
     rows_per_second: float | None = Field(description=ABOUT["rows_per_second"])
     max_select_seconds: float | None = Field(description=ABOUT["max_select_seconds"])
     max_lag_seconds: float | None = Field(description=ABOUT["max_lag_seconds"])
+    max_delay_seconds: float | None = Field(description=ABOUT["max_delay_seconds"])
     probe: str | None = Field(description=ABOUT["probe"])
     probe_max: float | None = Field(description=ABOUT["probe_max"])
 

@@ -1,4 +1,4 @@
-"""Dumps: which part of which table is read next, and how large a chunk may be.
+"""Dumps: which part of which table is read next.
 
 The dump of a table is a cursor. It moves from the first key to the key that was the greatest when the dump began. Keys
 are texts that only the database compares; this module only passes them on. A dump is the stream's own (`initial`,
@@ -8,12 +8,13 @@ are texts that only the database compares; this module only passes them on. A du
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dblog.core.offset import NO_ROWS, Chunk, Cursor, Extent, Key, Taken
+from dblog.core.pace import Pace
 from dblog.core.schema import TableName
 from dblog.errors import TableUnreadable
 
@@ -47,42 +48,6 @@ class Staged:
     """The schema the rows were read under."""
     failed: str | None = None
     """Why the chunk can never be read; None if it was read."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How much a round may read."""
-
-    chunks: int = 2
-    """Chunks per round: what the executors select in parallel."""
-    rows: int | None = None
-    """Rows per chunk; None adapts them to `seconds`."""
-    seconds: float = 0.5
-    """How long one chunk's select should take."""
-    most: int = 500_000
-    """The most rows that a chunk may have."""
-    small_tables: int = 1
-    """So many tables that fit into one chunk each count as one chunk of the round."""
-
-    FIRST_ROWS = 20_000
-    """Rows of the first chunk of a cursor, before any select was measured."""
-    LEAST_ROWS = 1_000
-    """The fewest rows that the size of chunks is adapted to: smaller selects cost more than they spare."""
-
-    @property
-    def first_rows(self) -> int:
-        return min(self.rows or self.FIRST_ROWS, self.most)
-
-    def next_rows(self, rows: int, measured: Iterable[Staged]) -> int:
-        """The number of rows of the next chunk, given how long the last full chunks of this cursor took."""
-        if self.rows is not None:
-            return min(self.rows, self.most)
-        full = [s for s in measured if s.rows * 2 >= rows]
-        if not full:
-            return min(rows, self.most)
-        slowest = max(s.seconds / s.rows for s in full)
-        fitting = int(self.seconds / slowest) if slowest > 0 else self.most
-        return min(max(self.LEAST_ROWS, min(fitting, rows * 16)), self.most)
 
 
 @dataclass(frozen=True)
@@ -141,7 +106,8 @@ def ordered(
 
     Every wanted table that is not known yet gets its initial dump, the new requests get cursors, and cancelled dumps
     lose theirs."""
-    new = [t for t in orders.wanted if t not in set(known)]
+    before = set(known)
+    new = [t for t in orders.wanted if t not in before]
     cursors = [*dumps, *(Cursor(INITIAL, table, pace.first_rows) for table in new)]
     for cursor in orders.new:
         if cursor.dump not in orders.cancelled:
@@ -253,11 +219,13 @@ def next_round(
 ) -> tuple[tuple[Chunk, ...], tuple[Cursor, ...]]:
     """The chunks to read now and the cursors that remain.
 
-    Every dump gets an equal share of the round's chunks. The remaining chunks go to the first dumps in the list. A dump
-    that got none comes first in the next round. The tables of one dump are read one after the other.
+    A round has as many chunks as fit into the time of `Pace.budget`, and at least `Pace.chunks`. Every dump gets an
+    equal share of both. What remains goes to the first dumps in the list. A dump that got nothing comes first in the
+    next round. The tables of one dump are read one after the other.
 
-    The chunk of an empty table costs nothing and does not count. A table that fits into one chunk counts as a part of a
-    chunk (`Pace.small_tables`): otherwise the dump of many small tables would take a round for every few of them.
+    A small table takes only the time of its few rows, so many of them share a round. If only the number of chunks
+    counts, the chunk of an empty table does not count. A table that was never read before gets at most `Pace.chunks`
+    chunks, because nothing is known about its rows.
 
     Chunks of one round must not overlap, because the batch would deliver a key twice. So a round reads from one table
     either one extent of `again` or ranges of one cursor. A cursor that had to wait for this comes first in the next
@@ -266,58 +234,91 @@ def next_round(
     chunks: list[Chunk] = []
     cursors = list(dumps)
     runs = [
-        i for i, c in enumerate(cursors) if not set(c.dumps) <= orders.held and c.failed is None and not orders.waits(c)
+        i for i, c in enumerate(cursors) if c.failed is None and not set(c.dumps) <= orders.held and not orders.waits(c)
     ]
-    whole = pace.small_tables  # what a chunk counts
-    share = -(-pace.chunks * whole // max(1, len({cursors[i].dump for i in runs})))
+    sharing = max(1, len({cursors[i].dump for i in runs}))
     owner: dict[TableName, int | None] = {}  # the cursor whose ranges are read; None for an extent of `again`
-    given: Counter[str] = Counter()
+    given: Counter[str] = Counter()  # chunks of each dump
+    spent: defaultdict[str, float] = defaultdict(float)  # seconds of each dump
+    total = [0, 0.0]  # chunks and seconds of the round
 
-    def take(i: int, extent: Extent, count: int = whole) -> None:
+    def take(i: int, extent: Extent, rows: int) -> None:
         cursor = cursors[i]
+        seconds = pace.expected(cursor.table, rows)
+        spent[cursor.dump] += seconds
+        total[1] += seconds
         if not extent.empty:
             extent = replace(extent, where=cursor.where)
-            given[cursor.dump] += count
+        if not extent.empty or pace.budget:
+            given[cursor.dump] += 1
+            total[0] += 1
         chunk_id = f"{round_id}-{len(chunks)}"
         chunks.append(Chunk(chunk_id, cursor.dump, cursor.table, extent, cursor.key, also=cursor.also))
 
-    def serve(i: int, most: int) -> None:
+    def left(dump: str, *, shared: bool) -> tuple[int, float]:
+        """How many chunks, and how many seconds, a dump may still have."""
+        count, seconds = int(pace.chunks - total[0]), pace.budget - total[1]
+        if shared:
+            count = min(count, -(-pace.chunks // sharing) - given[dump])
+            seconds = min(seconds, pace.budget / sharing - spent[dump])
+        return count, seconds
+
+    def serve(i: int, least: int, seconds: float) -> None:
         cursor = cursors[i] = _begun(cursors[i], boundaries)
         if cursor.again:
             extent, rest = _first(cursor.again)
-            take(i, extent)
+            take(i, extent, 0 if extent.empty else len(extent.keys) or cursor.rows)
             owner[cursor.table] = None
             cursors[i] = replace(cursor, again=rest)
         elif cursor.upto is not None and cursor.after != cursor.upto:
             owner[cursor.table] = i
+            size, cuts = _cut(cursor, pace, boundaries, least, seconds)
             after = cursor.after
-            cuts = boundaries.cuts(cursor.table, after, cursor.upto, cursor.rows, -(-most // whole))
-            small = after is None and list(cuts) == [cursor.upto]
             for upto in cuts:
-                take(i, Extent(after, upto), 1 if small else whole)
+                take(i, Extent(after, upto), size)
                 after = upto
             cursors[i] = replace(cursor, after=after)
 
     served, waited = set(), set()
     for shared in (True, False):
         for i in runs:
-            most = pace.chunks * whole - sum(given.values())
-            if shared:
-                most = min(most, share - given[cursors[i].dump])
-            if most <= 0 or cursors[i].exhausted or cursors[i].failed:
+            least, seconds = left(cursors[i].dump, shared=shared)
+            if least <= 0 and not pace.fitting(cursors[i].table, pace.LEAST_ROWS, seconds):
+                if shared:
+                    continue
+                break
+            if cursors[i].exhausted or cursors[i].failed:
+                continue
+            if i in served and least <= 0 and cursors[i].table not in pace.row_seconds:
                 continue
             if owner.get(cursors[i].table, i) != i:
                 waited.add(i)
                 continue
             try:
                 served.add(i)
-                serve(i, most)
+                serve(i, least, seconds)
             except TableUnreadable as error:
                 _fail(cursors, cursors[i], error.message)
 
-    left = [i for i, c in enumerate(cursors) if c.failed or not c.exhausted]
-    left.sort(key=lambda i: (i not in waited - served, cursors[i].dump in given))
-    return tuple(chunks), tuple(cursors[i] for i in left)
+    remain = [i for i, c in enumerate(cursors) if c.failed or not c.exhausted]
+    remain.sort(key=lambda i: (i not in waited - served, cursors[i].dump in given))
+    return tuple(chunks), tuple(cursors[i] for i in remain)
+
+
+def _cut(cursor: Cursor, pace: Pace, boundaries: Boundaries, least: int, seconds: float) -> tuple[int, Sequence[Key]]:
+    """The upper bounds of the next chunks of a cursor, and about how many rows each has. As many chunks as fit into the
+    seconds, and at least `least`."""
+    table, after, upto = cursor.table, cursor.after, cursor.upto
+    assert upto is not None
+    if after is None and pace.budget and cursor.rows > pace.LEAST_ROWS:
+        small = boundaries.cuts(table, None, upto, pace.LEAST_ROWS, 1)
+        if list(small) == [upto]:
+            return pace.LEAST_ROWS, small
+    count = pace.fitting(table, cursor.rows, seconds)
+    if table not in pace.row_seconds:
+        count = min(count, pace.chunks)
+    count = max(count, least)
+    return cursor.rows, boundaries.cuts(table, after, upto, cursor.rows, count) if count > 0 else ()
 
 
 def _begun(cursor: Cursor, boundaries: Boundaries) -> Cursor:

@@ -25,6 +25,7 @@ class Throttle:
     rows_per_second: float | None = None
     max_select_seconds: float | None = None
     max_lag_seconds: float | None = None
+    max_delay_seconds: float | None = None
     probe: str | None = None
     probe_max: float | None = None
 
@@ -54,6 +55,12 @@ SETTINGS = (
         "max_lag_seconds",
         "back off while the log arrives later than this after the commit",
         optional(number(0.001, 86_400.0)),
+        None,
+    ),
+    Setting(
+        "max_delay_seconds",
+        "how long a change may wait for its delivery while a dump runs",
+        optional(number(0.01, 3600.0), "auto"),
         None,
     ),
     Setting("probe", "a measure of the source's load", optional(Kind("an SQL query of one number", _query)), None),

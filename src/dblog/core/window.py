@@ -22,10 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.dump import Boundaries, Orders, Pace, Staged, failed, next_round, ordered, read_again, repaired
+from dblog.core.dump import Boundaries, Orders, Staged, failed, next_round, ordered, read_again, repaired
 from dblog.core.event import Op
 from dblog.core.keys import key_columns, matches
 from dblog.core.offset import Chunk, Cursor, Key, Offset, Tally, pinned
+from dblog.core.pace import Pace
 from dblog.core.schema import TableName
 from dblog.errors import WatermarkError
 
@@ -74,7 +75,8 @@ def plan(
     # 2. lost chunks go back to their cursors
     lost = [c for c in start.emit if c.id not in staged or staged[c.id].stamp != c.stamp]
     lost += [c for c in start.read if c.id not in staged]
-    dumps = tuple(_resized(c, emit, staged, pace) for c in start.dumps if c.failed is None)
+    measured = _measured(emit, staged)
+    dumps = tuple(_resized(c, measured.get((c.dump, c.table), ()), pace) for c in start.dumps if c.failed is None)
     dumps = failed(read_again(dumps, lost, pace), unreadable, pace)
     dumps, tables = ordered(repaired(dumps, mark.holes, pace), start.tables, orders, pace)
     # 3. open the next round
@@ -87,11 +89,23 @@ def plan(
     return Offset(mark.position, emit, read, dumps, mark.suspects, tables, taken, kept, mark.coordinate)
 
 
-def _resized(cursor: Cursor, emit: Sequence[Chunk], staged: Mapping[str, Staged], pace: Pace) -> Cursor:
-    mine = [staged[c.id] for c in emit if (c.dump, c.table) == (cursor.dump, cursor.table) and not c.extent.keys]
+def _measured(
+    emit: Sequence[Chunk], staged: Mapping[str, Staged]
+) -> Mapping[tuple[str, TableName], list[tuple[int, float]]]:
+    """The rows and seconds of the ranges that were read, by dump and table."""
+    found: dict[tuple[str, TableName], list[tuple[int, float]]] = {}
+    for chunk in emit:
+        if not chunk.extent.keys:
+            read = staged[chunk.id]
+            found.setdefault((chunk.dump, chunk.table), []).append((read.rows, read.seconds))
+    return found
+
+
+def _resized(cursor: Cursor, measured: Sequence[tuple[int, float]], pace: Pace) -> Cursor:
     if cursor.where is not None:  # the select has read more rows than it returned
-        mine = [replace(s, rows=cursor.rows) for s in mine]
-    return replace(cursor, rows=pace.next_rows(cursor.rows, mine))
+        measured = [(cursor.rows, seconds) for _, seconds in measured]
+    rows = pace.next_rows(cursor.rows, measured)
+    return cursor if rows == cursor.rows else replace(cursor, rows=rows)
 
 
 def survivors(rows: pa.Table, key: Sequence[str], log: Iterable[pa.RecordBatch]) -> pa.BooleanArray:

@@ -62,6 +62,7 @@ class Stream:
         self.sink = self._make_sink()
         self.options = {
             **config.source,
+            **_max_delay(config),
             "slot": config.slot or self.name,
             "pipeline": self.name,
             "spool": f"{config.spool}/{sink.name}" if config.spool else self.folder.spool,
@@ -364,6 +365,14 @@ def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[S
             hint="leave it out: each sink then gets its own",
         )
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
+
+
+def _max_delay(config: Config) -> dict[str, str]:
+    """The option that lets a round of a dump fill the time between two triggers, unless the user has set it: a change
+    waits for the rest of one such batch, and for the next."""
+    if config.every <= 0 or any(name.lower() == "maxdelayseconds" for name in config.source):
+        return {}
+    return {"maxDelaySeconds": str(min(max(2 * config.every, 0.01), 3600.0))}
 
 
 def _stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dblog.core.condition import check_condition
-from dblog.core.dump import Pace, of_keys
+from dblog.core.dump import of_keys
 from dblog.core.names import named_tables, parse_patterns, select_tables
 from dblog.core.offset import Cursor
+from dblog.core.pace import Pace
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, TableUnreadable
 from dblog.sources.base import Source

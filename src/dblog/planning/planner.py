@@ -75,8 +75,10 @@ class Planner:
         self._sync = sync
         self._effects = effects
         self.tables = FollowedTables(source, sync, self._retrying)
-        self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows, effects)
+        self._pacer = Pacer(source, settings.parallelism, settings.chunk_rows, settings.max_delay, effects)
         self._waits: str | None = None
+        self._measures = False
+        """Whether the next batch opens no round, to measure how long it takes."""
         self._moved = self._effects.monotonic()
         self._locked_until = 0.0
         self._unread: set[TableName] = set()
@@ -120,6 +122,7 @@ class Planner:
     def plan(self, start: Offset, capture: Capture, limit: Limit, target: int | None) -> Offset | None:
         """The offset that ends the batch after `start`. `start` itself if there is nothing to do. None if the log up to
         `target` is delivered and no dump runs."""
+        self._pacer.asked()
         self._retrying(lambda: self._following.look(start, capture))
         self.tables.learn(self._following.followed(start), self._following.looks)
         orders = self._requests.orders(start)
@@ -128,12 +131,16 @@ class Planner:
         busy = busy or (arrived and self._lost(start))
         if arrived and (self._pacer.throttle.paused or not busy):
             return None
+        events = self.deliveries.counts.events
+        self._measures = target is None and self._pacer.measures()
         if self._opens_window(start, capture, orders):
             end = self._end_window(start, capture, orders)
         else:
+            self._pacer.read(())
             end = self._retrying(lambda: self._end_anywhere(start, capture, orders, limit, target))
         if end != start:
             self._moved = self._effects.monotonic()
+        self._pacer.planned(start, end, self.deliveries.counts.events - events)
         return end
 
     def _active(self, start: Offset, orders: Orders) -> bool:
@@ -158,7 +165,7 @@ class Planner:
         self._waits = self._obstacle(start, capture) if active else None
         # the watermark gives a position at which the followed tables can change
         joins = self._retrying(lambda: self._following.due(start, capture.position))
-        return bool(start.read) or joins or (active and self._waits is None)
+        return bool(start.read) or joins or (active and self._waits is None and not self._measures)
 
     def _obstacle(self, start: Offset, capture: Capture) -> str | None:
         """Why no round may open now; None if one may."""
@@ -195,7 +202,6 @@ class Planner:
         self._unread |= planned.unread
         self._spool.remove_chunks(planned.elsewhere)
         if planned.end.read:
-            self._pacer.opened()
             self._tell("round_opened", chunks=len(planned.end.read))
         self.deliveries.planned(start, planned.end, planned.segments)
         return planned.end
@@ -241,8 +247,8 @@ class Planner:
         if files:
             self._pacer.log_had_changes()
         pace = self._pacer.pace()
-        if start.read and self._pacer.waits(capture) is not None:
-            pace = replace(pace, chunks=0)
+        if self._measures or (start.read and (self._waits or self._pacer.waits(capture))):
+            pace = replace(pace, chunks=0, budget=0.0)
         ending = partial(
             plan,
             start,
@@ -256,7 +262,7 @@ class Planner:
             end = ending(pace=pace)
         except TableLocked:  # the boundaries of chunks cannot be read, so no round opens now
             self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
-            end = ending(pace=replace(pace, chunks=0))
+            end = ending(pace=replace(pace, chunks=0, budget=0.0))
         end, unread = self._begun_again(start, end)
         return PlannedWindow(self._changed(end, change), segments, unread, elsewhere)
 
@@ -372,7 +378,7 @@ class Planner:
             self._unread -= {chunk.table} if found.failed is None else set()
             facts = {"chunk": chunk.id, "dump": chunk.dump, "table": str(chunk.table)}
             self._tell("chunk_selected", **facts, rows=found.rows, seconds=round(found.seconds, 6))
-        self._pacer.read([staged[c.id] for c in chunks])
+        self._pacer.read([(c, staged[c.id]) for c in chunks])
 
     def _tell(self, kind: str, **facts: Any) -> None:
         if self._sync is not None:

@@ -17,6 +17,8 @@ class StreamSettings:
     read_ahead: int = 256 << 20
     heartbeat: float = 30.0
     patience: float = 300.0
+    max_delay: float | None = None
+    """How long a round may delay the log, in seconds; None if that follows the time that batches take."""
     follow_renamed: bool = False
     """Whether a renamed table is followed further, under its old name. Otherwise it stops the stream."""
     follow_new: bool = True

@@ -95,6 +95,13 @@ OPTIONS = (
         computed="the driver's cores, at most 8",
     ),
     Setting(
+        "maxDelaySeconds",
+        "how long a change may wait for its delivery while a dump runs",
+        optional(number(0.01, 3600.0), "auto"),
+        None,
+        computed="about twice as long as without a dump",
+    ),
+    Setting(
         "maxRowsPerTrigger",
         "rows of log per batch, cut between transactions",
         number(1, 2**31 - 1),
@@ -230,6 +237,7 @@ def read_options(given: Mapping[str, str]) -> Options:
             read_ahead=options.read("readAheadBytes"),
             heartbeat=options.read("heartbeatSeconds"),
             patience=options.read("patienceSeconds"),
+            max_delay=options.read("maxDelaySeconds"),
             follow_renamed=options.read("renamed") == "follow",
             follow_new=options.read("newTables") == "follow",
         ),

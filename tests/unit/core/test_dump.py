@@ -11,8 +11,6 @@ from dblog.core.dump import (
     REPAIR,
     REPAIR_LIMIT,
     Orders,
-    Pace,
-    Staged,
     next_round,
     of_keys,
     ordered,
@@ -20,6 +18,7 @@ from dblog.core.dump import (
     repaired,
 )
 from dblog.core.offset import Chunk, Cursor, Extent, Key
+from dblog.core.pace import Pace
 from dblog.core.schema import TableName
 from dblog.errors import TableUnreadable
 
@@ -51,37 +50,6 @@ class Keys:
 
 def ranges(chunks: Sequence[Chunk]) -> list[tuple[str, Key | None, Key | None]]:
     return [(c.table.name, c.extent.after, c.extent.upto) for c in chunks]
-
-
-# pace
-
-
-def test_a_fixed_chunk_size_does_not_adapt() -> None:
-    assert Pace(rows=7).next_rows(100, [Staged("s", 100, 9.0)]) == 7
-    assert Pace(rows=7).first_rows == 7
-
-
-def test_slow_chunks_become_smaller_to_take_the_target_time() -> None:
-    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 1.0)]) == 5_000
-
-
-def test_the_slowest_chunk_of_a_round_decides() -> None:
-    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.1), Staged("s", 10_000, 1.0)]) == 5_000
-
-
-def test_fast_chunks_grow_at_most_sixteenfold_at_a_time() -> None:
-    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.001)]) == 160_000
-    assert Pace(seconds=0.5).next_rows(10_000, [Staged("s", 10_000, 0.0)]) == 160_000
-
-
-def test_chunks_stay_within_bounds() -> None:
-    assert Pace().next_rows(2_000, [Staged("s", 2_000, 60.0)]) == Pace.LEAST_ROWS
-    assert Pace().next_rows(400_000, [Staged("s", 400_000, 0.001)]) == Pace.most
-
-
-def test_a_chunk_that_was_far_from_full_says_nothing_about_the_pace() -> None:
-    assert Pace().next_rows(10_000, [Staged("s", 3, 5.0), Staged("s", 0, 5.0)]) == 10_000
-    assert Pace().next_rows(10_000, []) == 10_000
 
 
 # requests
@@ -126,17 +94,6 @@ def test_an_empty_table_does_not_keep_the_next_one_waiting() -> None:
     chunks, left = next_round(cursors, Pace(chunks=1, rows=2), Keys(a=[], b=[1]), "w")
     assert ranges(chunks) == [("a", None, None), ("b", None, ("1",))]
     assert left == ()
-
-
-def test_many_small_tables_are_read_in_one_round() -> None:
-    tables = [TableName("public", name) for name in "abcdefg"]
-    cursors = tuple(Cursor("initial", table, 10) for table in tables)
-    keys = Keys(a=[1, 2], b=range(25), c=[1], d=[5], e=[1], f=[1], g=[1])
-    rounds = []
-    while cursors:
-        chunks, cursors = next_round(cursors, Pace(chunks=2, rows=10, small_tables=3), keys, f"w{len(rounds)}")
-        rounds.append("".join(chunk.table.name for chunk in chunks))
-    assert rounds == ["abb", "bcde", "fg"], "three small tables, or one chunk of the large one, are half a round"
 
 
 def test_no_chunks_at_all_means_none_for_empty_tables_either() -> None:

@@ -22,6 +22,7 @@ NUMBERS = {
     "rows_per_second": (1, 1e9),
     "max_select_seconds": (0.001, 3600),
     "max_lag_seconds": (0.001, 86_400),
+    "max_delay_seconds": (0.01, 3600),
     "probe_max": (-1e300, 1e300),
 }
 WHOLE = {"chunk_rows", "chunks"}

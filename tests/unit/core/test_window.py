@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog.core.dump import INITIAL, REPAIR, Orders, Pace, Staged
+from dblog.core.dump import INITIAL, REPAIR, Orders, Staged
 from dblog.core.event import Op, change_schema
 from dblog.core.keys import matches
 from dblog.core.offset import Chunk, Cursor, Extent, Key, Offset, Taken, Tally, pinned
+from dblog.core.pace import Pace
 from dblog.core.schema import TableName
 from dblog.core.window import Mark, complete, plan, survivors
 from dblog.errors import WatermarkError
