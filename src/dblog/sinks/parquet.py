@@ -115,6 +115,7 @@ class ParquetSink(Sink):
 
     def open(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._version = spark.version  # Spark reads old dates as they are in files that name its version
         of_spark = Files(spark)
         here = is_s3(self._folder) if "://" in self._folder else of_spark.scheme(self._folder) == "file"
         direct = here and not re.search(r"[?@]", self._folder)  # a URL with settings of its own
@@ -180,8 +181,6 @@ class ParquetSink(Sink):
 
     def _fit_arrow(self, one: _Open) -> None:
         """Choose the columns of the table's files, unless Spark is needed to make values of them."""
-        from pyspark import __version__
-
         arrow, kind = self._types(one.table.schema)
         given = {field.name: field.dataType.simpleString() for field in kind}
         names, nulls = self._fitting(one, given)
@@ -189,7 +188,7 @@ class ParquetSink(Sink):
             return
         one.columns = {name: given[name] for name in names}
         chosen = kind if len(names) == len(kind.fields) else type(kind)([kind[name] for name in names])
-        facts = {"org.apache.spark.version": __version__, "org.apache.spark.sql.parquet.row.metadata": chosen.json()}
+        facts = {"org.apache.spark.version": self._version, "org.apache.spark.sql.parquet.row.metadata": chosen.json()}
         one.arrow = file_schema(pa.schema([arrow.field(name) for name in names]), facts)
 
     def _types(self, schema: TableSchema) -> tuple[pa.Schema, StructType]:
