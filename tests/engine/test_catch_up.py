@@ -144,6 +144,9 @@ def test_a_backlog_that_is_read_by_calls_equals_the_stream_event_by_event(
     by_calls = flat(read_all(source, start, end))
     assert by_stream == by_calls
     assert len(calls) > 8
+    middle = by_stream[1][len(by_stream[1]) // 2][0]
+    rest = [e for e in by_stream[0] if e[0] >= middle], [c for c in by_stream[1] if c[0] > middle]
+    assert flat(read_all(source, middle, end)) == rest
     assert {c[2] for c in by_calls[1]} == {None, "first", "second"}
     assert len({e[2:4] for e in by_calls[0]}) == 4
     database.execute(f"select pg_drop_replication_slot('s_{database.name}')")
@@ -245,10 +248,15 @@ def test_the_slot_moves_while_calls_are_made_and_never_beyond_the_checkpoint(
     database: OnPostgres, query: MakeQuery, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dblog.capture.capture.ACKNOWLEDGE_SECONDS", 0.0)
-    stream = behind(database, query, readAheadBytes="20k")
+    stream = behind(database, query, readAheadBytes="200k")
     began = confirmed(database)
-    stream.until(lambda: confirmed(database) > began)
-    assert began < confirmed(database) <= stream.committed["pos"]
+
+    def moved() -> bool:
+        assert confirmed(database) <= stream.committed["pos"]
+        return stream.done > done + 10 and confirmed(database) > began
+
+    done = stream.done
+    stream.until(moved)
     assert stream.engine._source.health()["read_by"] == "catch-up"
     check_ledger(stream, database)
     assert confirmed(database) <= stream.committed["pos"]
