@@ -17,9 +17,9 @@ from dblog.sources.mysql.tablemap import MappedColumn, TableMap
 
 SYSTEM = ("mysql", "information_schema", "performance_schema", "sys", "dblog")
 
-_CANDIDATES = """
-select table_schema, table_name from information_schema.tables where table_type in ('BASE TABLE', 'SYSTEM VERSIONED')
-"""
+_CANDIDATES = "select table_schema, table_name, table_type from information_schema.tables"
+TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
+_BROUGHT = (*TABLES, "VIEW")
 
 # Each query is about one table and has no joins: otherwise MariaDB reads all tables of the server.
 _COLUMNS = """
@@ -48,9 +48,10 @@ _KNOWN: WeakKeyDictionary[Connection, dict[tuple[str, str], int]] = WeakKeyDicti
 """The collations of each connection's server."""
 
 
-def candidates(connection: Connection) -> list[TableName]:
-    """Every table that a pattern can match. The preflight finds those that cannot be captured."""
-    return [TableName(*row) for row in _rows(connection, _CANDIDATES, ()) if row[0].lower() not in SYSTEM]
+def candidates(connection: Connection) -> dict[TableName, str]:
+    """Everything that a pattern can match, with its kind. The preflight finds what cannot be captured."""
+    rows = _rows(connection, _CANDIDATES, ())
+    return {TableName(s, t): kind for s, t, kind in rows if kind in _BROUGHT and s.lower() not in SYSTEM}
 
 
 def read_types(

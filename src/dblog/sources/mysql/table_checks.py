@@ -77,30 +77,43 @@ def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
     """Return the reasons why a table cannot be followed."""
     shown, q = repr(str(table.name)), identifier(*table.name)
     if table.kind == "SYSTEM VERSIONED":
-        what = f"table {shown} is system-versioned: rows of its history would be captured as current rows"
-        yield Problem(what, f"ALTER TABLE {q} DROP SYSTEM VERSIONING;  -- or leave it out")
+        why = "system-versioned: rows of its history would be captured as current rows"
+        fix = f"ALTER TABLE {q} DROP SYSTEM VERSIONING;  -- or leave it out"
+        yield Problem(f"table {shown} is {why}", fix, table=table.name, reason=f"each is {why}")
         return
     if table.kind != "BASE TABLE":
-        kind = _KINDS.get(table.kind, "not a table")
-        yield Problem(f"{shown} is {kind}: the log has no changes of it", "capture the tables behind it")
+        yield from of_kind(table.name, table.kind)
         return
     if (table.engine or "").upper() not in TRANSACTIONAL:
-        what = f"table {shown} has the engine {table.engine}, which has no transactions"
-        yield Problem(what, f"ALTER TABLE {q} ENGINE = InnoDB;")
+        why = f"the engine {table.engine}, which has no transactions"
+        yield Problem(f"table {shown} has {why}", f"ALTER TABLE {q} ENGINE = InnoDB;", table=table.name, reason=why)
     if not table.key:
-        what = f"table {shown} has no primary key, which is needed to match dumped rows with changes"
+        why = "no primary key, which is needed to match dumped rows with changes"
         fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
         if settings.get(_HIDDEN_KEYS, "ON") == "OFF":
             fix += f"\nSET PERSIST {_HIDDEN_KEYS} = ON;  -- on Amazon RDS and Aurora: in the parameter group"
-        yield Problem(what, fix)
+        yield Problem(f"table {shown} has {why}", fix, table=table.name, reason=why)
     for column, prefix in table.key:
         if prefix is not None:
             what = f"the primary key of {shown} has only a prefix of column {column!r}: the server cannot read rows in "
             what += "the order of the index, and sorts the rest of the table for every chunk"
-            yield Problem(what, "use whole columns in the key, or set chunkRows to the size of the table", fatal=False)
+            fix, reason = (
+                "use whole columns in the key, or set chunkRows to the size of the table",
+                "prefixes in the key",
+            )
+            yield Problem(what, fix, fatal=False, table=table.name, reason=f"{reason}: every chunk sorts the table")
     if table.cascades and _silent(settings):
         what = f"foreign keys change rows of {shown} without a record in the log: {', '.join(table.cascades)}"
-        yield Problem(what, "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out")
+        fix = "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out"
+        reason = "foreign keys change their rows without a record in the log (ON ... CASCADE or SET NULL)"
+        yield Problem(what, fix, table=table.name, reason=reason)
+
+
+def of_kind(table: TableName, kind: str) -> Iterator[Problem]:
+    """The problem of what is not a table."""
+    said = _KINDS.get(kind, "not a table")
+    what, reason = f"{str(table)!r} is {said}: the log has no changes of it", f"each is {said}: the log has no changes"
+    yield Problem(what, "capture the tables behind it", table=table, reason=reason)
 
 
 def faults(said: Definition, settings: Mapping[str, str]) -> list[str]:

@@ -56,6 +56,7 @@ class PostgresFamily:
             types=TypeOptions(decimals=options.decimals, arrays=options.own["arrays"]),  # type: ignore[arg-type]
             before=options.before,
             writes=options.writes,
+            skips=options.skips,
         )
 
     @contextmanager
