@@ -14,8 +14,12 @@ from dblog.core.names import MOST_NAMES, shortened
 from dblog.core.schema import TableName
 from dblog.errors import PositionLost, PreconditionFailed
 
+NO_KEY = "no primary key and no unique key over NOT NULL columns, which is needed to match dumped rows with changes"
 MOST_FIXES = 4
 """How many lines of fixes a paragraph has."""
+MOST_CHARACTERS = 400
+"""How long a line of a fix is shown: a publication may name a thousand tables."""
+MORE = "dblog check --verbose prints all"
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,12 @@ class Paragraph:
     def fixes(self, most: int | None = MOST_FIXES) -> list[str]:
         """The lines of all fixes, each once."""
         lines = list(dict.fromkeys(line for p in self.problems for line in p.fix.splitlines()))
-        if most is None or len(self.problems) == 1 or len(lines) <= most + 1:
+        if most is None:
             return lines
-        return [*lines[:most], f"-- and {len(lines) - most} more lines: dblog check --verbose prints all"]
+        lines = [line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ...  -- {MORE}" for line in lines]
+        if len(self.problems) == 1 or len(lines) <= most + 1:
+            return lines
+        return [*lines[:most], f"-- and {len(lines) - most} more lines: {MORE}"]
 
     def __str__(self) -> str:
         tables = self.tables()
@@ -91,6 +98,12 @@ def paragraphs(problems: Iterable[Problem]) -> list[Paragraph]:
 def left_out(unfit: Mapping[TableName, Sequence[Problem]]) -> tuple[Problem, ...]:
     """The problems of tables that cannot be followed, marked: the tables are left out because of them."""
     return tuple(replace(p, fatal=False, left_out=True) for problems in unfit.values() for p in problems)
+
+
+def for_later(problems: Iterable[Problem]) -> list[str]:
+    """The lines of an administrator's script about tables that are left out: comments, because nobody has to run it."""
+    out = [p for p in problems if p.left_out]
+    return [f"-- {line}" for p in out for line in (f"left out: {p.what}", *p.fix.splitlines())]
 
 
 def why(problems: Iterable[Problem]) -> str:

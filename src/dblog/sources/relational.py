@@ -52,7 +52,7 @@ _KEYED: dict[tuple[int, Any, TableName, str], TableSchema] = {}
 class Chunks(Protocol[_Asked]):
     """A family's statements about keys and chunks (its module `chunks`)."""
 
-    def primary_key(self, connection: _Asked, table: TableName) -> str: ...
+    def key_text(self, connection: _Asked, table: TableName) -> str: ...
     def last_key(self, connection: _Asked, schema: TableSchema) -> Key | None: ...
     def cuts(self, connection: _Asked, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]: ...
     def estimate(self, connection: _Asked, table: TableName) -> int | None: ...
@@ -160,7 +160,7 @@ class Relational(Generic[_Session]):
 
     def key(self, table: TableName) -> str:
         with self._translating(f"looking at the key of {table}"):
-            return self._with(lambda session: self._chunks.primary_key(session, table))
+            return self._with(lambda session: self._chunks.key_text(session, table))
 
     def last_key(self, table: TableName) -> Key | None:
         schema = self._keyed(table)

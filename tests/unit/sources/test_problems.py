@@ -53,6 +53,14 @@ def test_a_thousand_tables_are_readable_on_one_screen() -> None:
     assert paragraph.tables(None).count(",") == 999
 
 
+def test_a_statement_about_a_thousand_tables_is_shortened() -> None:
+    publication = Problem("publication 'p' does not exist", "CREATE PUBLICATION p FOR TABLE " + "t, " * 1000)
+    (line,) = paragraphs([publication])[0].fixes()
+    assert len(line) < 450
+    assert line.endswith(" ...  -- dblog check --verbose prints all")
+    assert paragraphs([publication])[0].fixes(None) == [publication.fix]
+
+
 def test_what_is_left_out_does_not_refuse() -> None:
     marked = left_out({TableName("s", "t"): [keyless(1)]})
     assert [(p.fatal, p.left_out) for p in marked] == [(False, True)]

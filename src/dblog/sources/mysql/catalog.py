@@ -12,6 +12,7 @@ from dblog.databases.mysql.connect import Connection
 from dblog.databases.mysql.flavor import Flavor
 from dblog.sources.mysql.codecs import my_column
 from dblog.sources.mysql.column_types import Code, MyType, TypeOptions
+from dblog.sources.mysql.keys import read_key
 from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import MappedColumn, TableMap
 
@@ -25,10 +26,6 @@ _BROUGHT = (*TABLES, "VIEW")
 _COLUMNS = """
 select column_name, is_nullable = 'YES', column_type, character_octet_length, character_set_name, collation_name
 from information_schema.columns where table_schema = %s and table_name = %s order by ordinal_position
-"""
-_KEY = """
-select column_name from information_schema.statistics
-where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
 """
 # MariaDB keeps a hash of each unique key on long columns, in a hidden column.
 _HASHES = """
@@ -86,7 +83,7 @@ def read_tables(
         table: TableSchema(
             table,
             tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()),
-            read_key(connection, table),
+            key_columns(connection, table),
         )
         for table, columns in read_types(connection, names, flavor).items()
     }
@@ -97,12 +94,13 @@ def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableM
     columns = _columns(connection, table, flavor)
     for (nullable,) in _rows(connection, _HASHES, table):  # hidden columns come last
         columns.append(MappedColumn(_hidden_name(columns), MyType(Code.bigint, unsigned=True), bool(nullable)))
-    return TableMap(0, table, tuple(columns), read_key(connection, table)) if columns else None
+    return TableMap(0, table, tuple(columns), key_columns(connection, table)) if columns else None
 
 
-def read_key(connection: Connection, table: TableName) -> tuple[str, ...]:
-    """The columns of the primary key, in its order; empty without a key or table."""
-    return tuple(column for (column,) in _rows(connection, _KEY, table))
+def key_columns(connection: Connection, table: TableName) -> tuple[str, ...]:
+    """The columns of the key, in its order; empty without a key or table."""
+    with connection.cursor() as cursor:
+        return tuple(column for column, _ in read_key(cursor, table))
 
 
 def _hidden_name(columns: Collection[MappedColumn]) -> str:

@@ -16,7 +16,7 @@ from dblog.sources.mysql import table_checks
 from dblog.sources.mysql.grants import User
 from dblog.sources.mysql.preflight_checks import REPLICATION, WATERMARK_SQL, Inspection, Setup
 from dblog.sources.mysql.statements import Definition
-from dblog.sources.problems import Problem, paragraphs, refuse
+from dblog.sources.problems import Problem, for_later, paragraphs, refuse
 from dblog.sources.relational import WATERMARK
 
 __all__ = [
@@ -121,7 +121,8 @@ def admin_sql(setup: Setup, account: str, problems: Sequence[Problem] = ()) -> s
         lines += [*WATERMARK_SQL, grantee.granted("SELECT, UPDATE", WATERMARK)]
     lines += [grantee.granted("SELECT", table) for table in dict.fromkeys(setup.tables) if table != WATERMARK]
     needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
-    return "\n".join([*lines, *(statement for statement in needed if statement not in lines)]) + "\n"
+    lines += [statement for statement in needed if statement not in lines]
+    return "\n".join([*lines, *for_later(problems)]) + "\n"
 
 
 def user(connection: Connection) -> str:

@@ -270,8 +270,8 @@ class MySQL(Relational[Connection]):
                 # the first statement of a transaction takes the lock that protects the table's definition
                 cursor.execute("start transaction read only")
                 cursor.execute(f"select 1 from {identifier(*table)} limit 0")
-            if key is not None and chunks.primary_key(connection, table) != key:
-                raise KeyChanged(f"the primary key of table {table} has changed: it was {key}")
+            if key is not None and chunks.key_text(connection, table) != key:
+                raise KeyChanged(f"the key of table {table} has changed: it was {key}")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
         self._session("chunks")  # raises if we cannot connect, which is not an error of the table

@@ -25,7 +25,7 @@ from dblog.sources.postgres import preflight_checks
 from dblog.sources.postgres.preflight_checks import Setup
 from dblog.sources.postgres.slot_creation import create_slot
 from dblog.sources.postgres.slot_problems import slot_sql
-from dblog.sources.problems import Problem, refuse
+from dblog.sources.problems import Problem, for_later, refuse
 from dblog.sources.relational import WATERMARK
 
 __all__ = ["Problem", "Setup", "admin_sql", "check", "prepare", "unfit"]
@@ -92,7 +92,7 @@ def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None
     if problems is not None:
         needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
         rest = [statement for statement in needed if statement not in (*script, slot_sql(setup.slot))]
-    return "\n".join([*script, *rest]) + "\n"
+    return "\n".join([*script, *rest, *for_later(problems or ())]) + "\n"
 
 
 def await_release(connection: Connection, slot: str, patience: float = RELEASE_SECONDS) -> None:

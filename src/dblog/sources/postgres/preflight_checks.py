@@ -12,7 +12,7 @@ from dblog.databases.postgres.connect import identifier
 from dblog.sources.postgres.deferrable import WHY, deferrable_keys
 from dblog.sources.postgres.relations import ANCESTORS, LEAVES, PARTS, RELATIONS
 from dblog.sources.postgres.slot_problems import slot_problems
-from dblog.sources.problems import Problem
+from dblog.sources.problems import NO_KEY, Problem
 from dblog.sources.relational import WATERMARK
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
@@ -245,11 +245,11 @@ class Inspection:
             what, fix = f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;"
             yield Problem(what, fix, table=of, reason=f"each is {kind}: the log has no changes")
         if not table.key:
-            why = "no primary key, which is needed to match dumped rows with changes"
+            why = NO_KEY
             fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
             yield Problem(f"table {name} has {why}", fix, table=of, reason=why)
         elif not table.identified:
-            yield _wrong_identity(table, of)
+            yield _wrong_identity(table, of, None if table.has_primary else table.key_index)
         elif set(table.key) & set(table.generated or ()):
             what, reason = f"the primary key of {name} is generated", "the primary key is generated"
             yield Problem(f"{what}, so the log lacks it", "use a plain column", table=of, reason=reason)
@@ -374,8 +374,11 @@ def _name(relation: Any) -> str:
     return repr(f"{relation.schema}.{relation.name}")
 
 
-def _wrong_identity(relation: Any, table: TableName) -> Problem:
-    """The problem of a table, or of a partition of it."""
-    fix = f"ALTER TABLE {identifier(relation.schema, relation.name)} REPLICA IDENTITY DEFAULT;"
-    what = f"the replica identity of {_name(relation)} does not contain its primary key"
-    return Problem(what, fix, table=table, reason="the replica identity does not contain the primary key")
+def _wrong_identity(relation: Any, table: TableName, index: str | None = None) -> Problem:
+    """The problem of a table, or of a partition of it. `index` is the unique index that is its key; None if that is the
+    primary key."""
+    key = "primary key" if index is None else "unique key"
+    using = "DEFAULT" if index is None else f"USING INDEX {identifier(index)}"
+    fix = f"ALTER TABLE {identifier(relation.schema, relation.name)} REPLICA IDENTITY {using};"
+    what = f"the replica identity of {_name(relation)} does not contain its {key}"
+    return Problem(what, fix, table=table, reason=f"the replica identity does not contain the {key}")

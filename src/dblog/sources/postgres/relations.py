@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-# Does the replica identity contain the primary key? NOTHING does not, and an index may not.
-_IDENTITY = """
+from dblog.sources.postgres.keys import IDENTIFIED, KEY
+
+# Does the replica identity of a partition contain its primary key? NOTHING does not, and an index may not.
+_OF_PARTITION = """
     CASE c.relreplident WHEN 'n' THEN false WHEN 'i' THEN EXISTS (
         SELECT FROM pg_index p JOIN pg_index i USING (indrelid)
         WHERE indrelid = c.oid AND p.indisprimary AND i.indisreplident
@@ -12,7 +14,9 @@ _IDENTITY = """
 """
 RELATIONS = f"""
     SELECT w.schema, w.name, n.oid AS schema_oid, c.oid, c.relkind AS kind, c.relpersistence AS persistence,
-           c.relreplident AS replident, {_IDENTITY} AS identified, pg_has_role(c.relowner, 'USAGE') AS owned,
+           c.relreplident AS replident, {IDENTIFIED} AS identified, k.indisprimary AS has_primary,
+           (SELECT relname::text FROM pg_class WHERE oid = k.indexrelid) AS key_index,
+           pg_has_role(c.relowner, 'USAGE') AS owned,
            has_schema_privilege(n.oid, 'USAGE') AS usage, has_schema_privilege(n.oid, 'CREATE') AS creates,
            has_any_column_privilege(c.oid, 'UPDATE') AS updates, has_table_privilege(c.oid, 'INSERT') AS inserts,
            row_security_active(c.oid) AS secured,
@@ -21,7 +25,7 @@ RELATIONS = f"""
     FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w(schema, name, ordinal)
     LEFT JOIN pg_namespace n ON n.nspname = w.schema
     LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
-    LEFT JOIN pg_index k ON k.indrelid = c.oid AND k.indisprimary
+    LEFT JOIN {KEY} k ON true
     CROSS JOIN LATERAL (
         SELECT array_agg(f.name) AS columns, array_agg(f.name) FILTER (WHERE generated) AS generated,
                array_agg(f.name) FILTER (WHERE NOT generated AND NOT readable) AS unreadable,
@@ -34,7 +38,7 @@ RELATIONS = f"""
 """
 LEAVES = f"""
     SELECT n.nspname AS schema, c.relname AS name, c.relkind AS kind, c.relpersistence AS persistence,
-           {_IDENTITY} AS identified, t.parentrelid::text AS parent
+           {_OF_PARTITION} AS identified, t.parentrelid::text AS parent
     FROM pg_partition_tree(%s::oid::regclass) t
     JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE t.isleaf AND c.relkind <> 'p'

@@ -254,8 +254,8 @@ class Postgres(Relational[Connection]):
             with self._reading(f"reading table {table}"), connection.cursor() as cursor:
                 cursor.execute("begin read only")
                 cursor.execute(chunks.touch(connection, table))
-                if key is not None and chunks.primary_key(connection, table) != key:
-                    raise KeyChanged(f"the primary key of table {table} has changed: it was {key}")
+                if key is not None and chunks.key_text(connection, table) != key:
+                    raise KeyChanged(f"the key of table {table} has changed: it was {key}")
                 schema = self._narrowed(read_tables(cursor, [table], self.types)[table])
                 if extent.where is not None:
                     cursor.execute(f"set local {SEARCH_PATH}")

@@ -2,8 +2,8 @@
 
 A table is identified by its OID, because names change while the log of a publication goes on. The `state` of a table is
 a fingerprint of everything that adds or removes rows without an entry in the log: its membership in the publication (a
-new number after it was removed and added again, or got another column list or row filter), the columns of its primary
-key, and its partitions.
+new number after it was removed and added again, or got another column list or row filter), the columns of its key, and
+its partitions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dblog.databases.postgres.connect import Connection, translating
 from dblog.errors import PositionLost
 from dblog.sources.base import Survey
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
+from dblog.sources.postgres.keys import KEY
 from dblog.sources.postgres.preflight_checks import Inspection, Setup
 from dblog.sources.problems import Problem, refuse, why
 
@@ -34,9 +35,9 @@ SELECT c.oid::text AS oid, n.nspname AS schema, c.relname AS name, c.relkind IN 
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
 
-_STATES = """
+_STATES = f"""
 SELECT c.oid, m.oid AS member, array_to_string((k.indkey::int2[])[0:k.indnkeyatts - 1], ',') AS key
-FROM pg_class c LEFT JOIN pg_index k ON k.indrelid = c.oid AND k.indisprimary
+FROM pg_class c LEFT JOIN {KEY} k ON true
 LEFT JOIN pg_publication_rel m ON m.prrelid = c.oid AND m.prpubid = %s::oid
 WHERE c.oid = ANY (%s::oid[])
 """
@@ -198,5 +199,5 @@ def _replaced(before: Followed, now: Followed, is_member: bool, newer: Newer) ->
     if old[0] != new[0]:
         return "it was removed from the publication and added again, or was published in part"
     if old[1] != new[1]:
-        return "its primary key has changed"
+        return "its key has changed"
     return None if newer(old[2]) else "its partitions have changed"
