@@ -78,6 +78,12 @@ def test_every_figure_of_the_status_is_there(shop: Pipeline, client: httpx.Clien
     assert [value(samples, "dblog_slot_wal_status", status=s) for s in statuses] == [0, 1, 0, 0]
 
 
+def test_the_tables_that_are_left_out_are_counted(store: Store, client: httpx.Client) -> None:
+    start(store, "shop", left_out={"public.b": "no key"}, tables={"public.a": {}, "public.c": {}})
+    samples, _ = parse(client.get("/metrics").text)
+    assert [value(samples, name) for name in ("dblog_tables", "dblog_tables_left_out")] == [2, 1]
+
+
 def test_dumps_are_counted_and_those_that_have_not_ended_are_shown(shop: Pipeline, client: httpx.Client) -> None:
     running, waiting, done = (shop.submit(Request()).id for _ in range(3))
     table = TableProgress(State.running, read=40, emitted=30, dropped=10, total=100)

@@ -249,7 +249,8 @@ def test_a_misspelt_parameter_is_refused(shop: Pipeline, client: httpx.Client) -
 
 def test_healthy_is_when_every_pipeline_runs(shop: Pipeline, store: Store, client: httpx.Client) -> None:
     for path in ("/health", "/health/ready"):
-        well = {"live": True, "ready": True, "store": True, "pipelines": {"shop": "running"}, "waiting": {}}
+        well = {"live": True, "ready": True, "store": True, "pipelines": {"shop": "running"}}
+        well |= {"waiting": {}, "left_out": {}}
         assert client.get(path).json() == well
     start(store, "other", state="stopped")
     for path in ("/health", "/health/ready"):
@@ -405,3 +406,9 @@ def test_no_page_names_another_host(client: httpx.Client) -> None:
     for path in (*pages, "/docs", "/openapi.json", "/redoc", "/docs/oauth2-redirect", "/"):
         text = client.get(path).text.replace(str(client.base_url).rstrip("/"), "")
         assert not re.search(r"""<script|<link|(src|href)=|https?://""", text), path
+
+
+def test_health_names_the_tables_that_are_left_out(store: Store, client: httpx.Client) -> None:
+    start(store, "shop", left_out={"public.b": "no key", "public.a": "a view"})
+    assert client.get("/health").json()["left_out"] == {"shop": ["public.a", "public.b"]}
+    assert client.get("/health").status_code == 200

@@ -90,8 +90,12 @@ MYSQL_KEYS = {
 on_icu = on(POSTGRES[-1:])
 
 
-def create_table(database: AnyDatabase, kind: str, name: str = "t") -> int:
-    """A table whose key is of a kind, with one row for each of its keys, numbered by `id`; how many there are."""
+KEYS = {"primary": "primary key", "unique": "unique"}
+
+
+def create_table(database: AnyDatabase, kind: str, name: str = "t", key: str = "primary") -> int:
+    """A table whose primary or unique key is of a kind, with one row for each of its keys, numbered by `id`; how many
+    there are."""
     if isinstance(database, OnPostgres):
         before, type_name, keys = POSTGRES_KEYS[kind]
     else:
@@ -99,9 +103,11 @@ def create_table(database: AnyDatabase, kind: str, name: str = "t") -> int:
     prefix = "(5)" if kind in ("prefix", "blob") else ""
     create(
         database,
-        f"{before} create table {name} (k {type_name}, id int unique, n int, primary key (k{prefix}))",
+        f"{before} create table {name} (k {type_name} not null, id int unique, n int, {KEYS[key]} (k{prefix}))",
         f"insert into {name} values " + ", ".join(f"({key}, {number}, 0)" for number, key in enumerate(keys)),
     )
+    if key == "unique" and isinstance(database, OnPostgres):
+        database.execute(f"alter table {name} replica identity using index {name}_k_key")
     return len(keys)
 
 
@@ -115,9 +121,10 @@ def create(database: AnyDatabase, *statements: str) -> None:
 
 
 @on_icu
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("kind", POSTGRES_KEYS)
-def test_every_key_is_dumped_and_matched(database: OnPostgres, query: MakeQuery, kind: str) -> None:
-    count = create_table(database, kind)
+def test_every_key_is_dumped_and_matched(database: OnPostgres, query: MakeQuery, kind: str, key: str) -> None:
+    count = create_table(database, kind, key=key)
     stream = query(chunkRows=1, parallelism=count)
     stream.open_window()  # all of the table has been selected
     database.execute("update t set n = 1 where id = 0")
@@ -129,10 +136,18 @@ def test_every_key_is_dumped_and_matched(database: OnPostgres, query: MakeQuery,
     assert [stream.history.count(op) for op in ("read", "update", "delete")] == [count - 2, 1, 1]
 
 
+def create_tables(database: OnMySQL) -> tuple[dict[str, str], dict[str, int]]:
+    """A table for each kind of key, and one more with a unique key: a prefix is no such key."""
+    tables = {f"t{number}": kind for number, kind in enumerate(MYSQL_KEYS)}
+    unique = {f"u{number}": kind for number, kind in enumerate(MYSQL_KEYS) if kind not in ("prefix", "blob")}
+    counts = {name: create_table(database, kind, name) for name, kind in tables.items()}
+    counts |= {name: create_table(database, kind, name, "unique") for name, kind in unique.items()}
+    return {**tables, **unique}, counts
+
+
 @on_mysql
 def test_every_key_of_mysql_is_dumped_and_matched(database: OnMySQL, query: MakeQuery) -> None:
-    tables = {f"t{number}": kind for number, kind in enumerate(MYSQL_KEYS)}
-    counts = {name: create_table(database, kind, name) for name, kind in tables.items()}
+    tables, counts = create_tables(database)
     stream = query(tables=f"{database.schema}.*", key=("_table", "k"), chunkRows=1, parallelism=sum(counts.values()))
     stream.open_window()  # all of the tables have been selected
     for name, count in counts.items():
@@ -148,8 +163,7 @@ def test_every_key_of_mysql_is_dumped_and_matched(database: OnMySQL, query: Make
 
 @on_mysql
 def test_every_key_is_cut_and_matched_under_concurrent_writers(database: OnMySQL, query: MakeQuery) -> None:
-    tables = {f"t{number}": kind for number, kind in enumerate(MYSQL_KEYS)}
-    counts = {name: create_table(database, kind, name) for name, kind in tables.items()}
+    tables, counts = create_tables(database)
     stream = query(tables=f"{database.schema}.*", key=("_table", "k"), chunkRows=1, parallelism=8)
     with rewriting(database, counts):
         stream.dump()
@@ -224,35 +238,43 @@ REWRITE = {
 }
 
 
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("rewrite", REWRITE)
 @pytest.mark.parametrize(
     ("database", "how"), [(s, how) for how, (servers, *_) in EQUAL.items() for s in servers], indirect=["database"]
 )
 def test_a_key_rewritten_as_an_equal_one_leaves_one_row(
-    database: AnyDatabase, query: MakeQuery, how: str, rewrite: str
+    database: AnyDatabase, query: MakeQuery, how: str, rewrite: str, key: str
 ) -> None:
     _, before, type_name, old, new = EQUAL[how]
-    create(database, f"{before} create table t (k {type_name} primary key, id int, n int)")
+    create(database, f"{before} create table t (k {type_name} not null, id int, n int, {KEYS[key]} (k))")
+    if key == "unique" and isinstance(database, OnPostgres):
+        database.execute("alter table t replica identity full")
     database.execute(f"insert into t values ({old}, 1, 0)")
     stream = query(key=("k",))
     stream.open_window()
-    for n, key in enumerate((new, old), 1):  # inside the window, and when the dump is over
-        database.execute(*(statement.format(k=key, n=n) for statement in REWRITE[rewrite]))
+    for n, spelled in enumerate((new, old), 1):  # inside the window, and when the dump is over
+        database.execute(*(statement.format(k=spelled, n=n) for statement in REWRITE[rewrite]))
         stream.catch_up()
         assert [(row["id"], row["n"]) for row in stream.history.state().values()] == [(1, n)]
     assert stream.history.count("read") == 0
 
 
 COMPOSITE = {
-    "postgres": 'b text collate "de-x-icu", a int, n int, c bool default true',
-    "mysql": f"b varchar(20) {AI}, a bigint unsigned, n int, c enum('no', 'yes') default 'yes'",
+    "postgres": 'b text collate "de-x-icu" not null, a int not null, n int, c bool not null default true',
+    "mysql": f"b varchar(20) {AI} not null, a bigint unsigned not null, n int, "
+    "c enum('no', 'yes') not null default 'yes'",
 }
 
 
+@pytest.mark.parametrize("key", KEYS)
 @on([*POSTGRES[-1:], *MYSQL])
-def test_composite_keys_are_cut_between_any_two_rows(database: AnyDatabase, query: MakeQuery) -> None:
+def test_composite_keys_are_cut_between_any_two_rows(database: AnyDatabase, query: MakeQuery, key: str) -> None:
     postgres = isinstance(database, OnPostgres)
-    create(database, f"create table t ({COMPOSITE['postgres' if postgres else 'mysql']}, primary key (a, b, c))")
+    columns = COMPOSITE["postgres" if postgres else "mysql"]
+    create(database, f"create table t ({columns}, constraint u {KEYS[key]} (a, b, c))")
+    if key == "unique" and postgres:
+        database.execute("alter table t replica identity using index u")
     high = 3 if postgres else 2**64 - 1
     for a in (1, 2, high):
         for b in ("x", "Ä", "a" if postgres else "ab", "", "É''"):

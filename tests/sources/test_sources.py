@@ -84,6 +84,24 @@ class MySQLDatabase(SqlDatabase):
         self.database.reset_log()
 
 
+UNIQUE = "create table {} (id int not null, n int, note text, unique (id))"
+"""A table without a primary key."""
+
+
+class PostgresUnique(PostgresDatabase):
+    """Tables that have a unique index for a key."""
+
+    def create(self, table: str) -> None:
+        self.database.execute(UNIQUE.format(table), f"alter table {table} replica identity using index {table}_id_key")
+
+
+class MySQLUnique(MySQLDatabase):
+    """Tables that have a unique index for a key."""
+
+    def create(self, table: str) -> None:
+        self.database.execute(UNIQUE.format(table))
+
+
 class JournalDatabase(SourceDatabase):
     schema = "journal"
     queries = False
@@ -124,11 +142,13 @@ class JournalDatabase(SourceDatabase):
 
 @pytest.mark.server
 class TestPostgres(SourceSuite):
+    kind = PostgresDatabase
+
     @pytest.fixture
     def database(self, request: pytest.FixtureRequest) -> Iterator[SourceDatabase]:
         fresh = OnPostgres(request.getfixturevalue("servers")["pg18"].start(), f"test_{uuid.uuid4().hex[:12]}")
         fresh.create()
-        yield PostgresDatabase(fresh)
+        yield self.kind(fresh)
         fresh.drop()
 
 
@@ -136,13 +156,24 @@ class TestPostgres(SourceSuite):
 class TestMySQL(SourceSuite):
     """MySQL and MariaDB."""
 
+    kind = MySQLDatabase
+
     @pytest.fixture(params=MYSQL_SERVERS)
     def database(self, request: pytest.FixtureRequest) -> Iterator[SourceDatabase]:
         server = started(request.getfixturevalue("mysql_servers"), request.param)
         fresh = OnMySQL(server, f"test_{uuid.uuid4().hex[:12]}")
         fresh.create()
-        yield MySQLDatabase(fresh)
+        yield self.kind(fresh)
         fresh.drop()
+
+
+class TestPostgresUnique(TestPostgres):
+    kind = PostgresUnique
+
+
+@pytest.mark.parametrize("database", MYSQL_SERVERS[:1], indirect=True)
+class TestMySQLUnique(TestMySQL):
+    kind = MySQLUnique
 
 
 class TestJournal(SourceSuite):

@@ -150,7 +150,7 @@ class TestCheck:
         done = run("check", "--url", database.url, "--tables", "public.*")
         assert done.returncode == 0
         assert "public.orders" in done.stdout
-        assert "ready: 3 things will be created at the start" in done.stdout
+        assert "ready: 1 table; 3 things will be created at the start" in done.stdout
         assert database.execute("select count(*) from pg_publication") == [(0,)]
 
     def test_every_problem_is_shown_with_its_fix(self, database: Database) -> None:

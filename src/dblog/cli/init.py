@@ -90,10 +90,9 @@ def _look(url: str, name: str | None) -> tuple[Database, str]:
     watermark = min(ways, key=lambda way: sum(p.fatal for p in ways[way]))
     fatal = [p for p in ways[watermark] if p.fatal]
     source = read_options(given).source
-    found = []
-    for table, schema in source.tables().items():
-        why = next((p.what for p in fatal if repr(str(table)) in p.what), None)
-        found.append(Found(table, source.estimate(table), schema.key, why))
+    wrong = {p.table: p.what for p in reversed(ways[watermark]) if p.table is not None and (p.fatal or p.left_out)}
+    schemas = {**source.tables(), **source.describe(tuple(wrong))}
+    found = [Found(t, source.estimate(t), schemas[t].key, wrong.get(t)) for t in sorted(schemas)]
     shown, secret = _without_secrets(str(whole.address))
     fit = ", ".join(pattern(f.table) for f in found if f.problem is None)
     rest = [p for p in _problems({**given, "tables": fit}, watermark) if p.fatal] if fit else fatal

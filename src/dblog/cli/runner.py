@@ -19,10 +19,11 @@ from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
 from dblog.pipelines.config import Config
-from dblog.pipelines.readiness import StreamFindings, check_streams, check_surroundings
+from dblog.pipelines.readiness import Findings, StreamFindings, check_streams, check_surroundings
 from dblog.pipelines.running import DRAIN_SECONDS, Stream, streams_of
 from dblog.pipelines.spark_settings import spark_settings
 from dblog.sinks.s3a import give_credentials
+from dblog.sources.problems import paragraphs
 from dblog.spark.local import quiet
 from dblog.state import open_store
 
@@ -88,6 +89,9 @@ def _check(config: Config, streams: Sequence[Stream], log: ConsoleLog) -> None:
             raise
         log.warning(f"the source cannot be reached: {error.message}")
         found = {stream.sink_name: StreamFindings(sink=stream.check()) for stream in streams}
+    for paragraph in paragraphs(p for p in Findings(streams=found).problems if p.left_out):
+        tables = paragraph.tables()
+        log.warning(f"left out: {paragraph.what}{': ' if tables else ''}{tables}")
     for stream in streams:
         sink = found[stream.sink_name].sink
         if isinstance(sink, ConfigError):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 STYLES = {"running": "green", "failed": "bold red", "lost": "bold red"}
 REFRESH_SECONDS = 1.0
+MOST_LEFT_OUT = 10
+"""How many tables that are left out are named."""
 
 
 @app.command(epilog=examples("dblog status", "dblog status --watch", "dblog status --json"), rich_help_panel=PIPELINE)
@@ -127,8 +129,11 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "waiting", Text(str(now["waiting"]), "yellow")
     if now.get("joining"):
         yield "joining", Text(f"{', '.join(now['joining'])}: when open transactions have ended", "yellow")
-    for table, why in now.get("left_out", {}).items():
+    left_out = list(now.get("left_out", {}).items())
+    for table, why in left_out[:MOST_LEFT_OUT]:
         yield "left out", Text(f"{table}: {why}", "yellow")
+    if len(left_out) > MOST_LEFT_OUT:
+        yield "", Text(f"and {len(left_out) - MOST_LEFT_OUT} more tables: dblog status --json names all", "yellow")
 
 
 def _slot(health: dict[str, Any]) -> Text:

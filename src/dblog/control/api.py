@@ -125,12 +125,13 @@ def _health(stores: Stores) -> APIRouter:
         except StateError as error:
             log.warning("the state store does not answer: %s", error)
             response.status_code = 503
-            return Health(ready=False, store=False, pipelines={}, waiting={})
+            return Health(ready=False, store=False, pipelines={}, waiting={}, left_out={})
         healthy = bool(found) and all(is_ready(status) for status in found.values())
         response.status_code = 200 if healthy else 503
         states = {name: str(status["state"]) for name, status in found.items()}
         waiting = {name: Waiting.model_validate(status) for name, status in found.items() if "since" in status}
-        return Health(ready=healthy, store=True, pipelines=states, waiting=waiting)
+        left_out = {name: sorted(status["left_out"]) for name, status in found.items() if status.get("left_out")}
+        return Health(ready=healthy, store=True, pipelines=states, waiting=waiting, left_out=left_out)
 
     return router
 

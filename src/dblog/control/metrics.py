@@ -82,6 +82,16 @@ def _wal_status(seen: Seen) -> Iterator[Sample]:
         yield {"status": each}, each == status
 
 
+def _left_out(seen: Seen) -> Iterator[Sample]:
+    found = seen.status.get("left_out")
+    yield {}, None if found is None else len(found)
+
+
+def _tables(seen: Seen) -> Iterator[Sample]:
+    found = seen.status.get("tables")
+    yield {}, None if found is None else len(found)
+
+
 def _by_state(seen: Seen) -> Iterator[Sample]:
     for state in State:
         yield {"state": str(state)}, sum(d.state is state for d in seen.dumps)
@@ -93,6 +103,8 @@ METRICS = (
     Metric("dblog_waiting_seconds", "gauge", "how long it has waited for its sink or restarted; else 0", _waiting),
     Metric("dblog_restarts_total", "counter", "restarts of a query that had failed", _status("restarts")),
     Metric("dblog_status_age_seconds", "gauge", "time since the pipeline last wrote its status", _age),
+    Metric("dblog_tables", "gauge", "tables that are followed", _tables),
+    Metric("dblog_tables_left_out", "gauge", "tables that the patterns name and that cannot be followed", _left_out),
     Metric("dblog_lag_bytes", "gauge", "log of the database that is not delivered yet", _status("lag_bytes")),
     Metric(
         "dblog_lag_seconds", "gauge", "age of the oldest commit that is not delivered; 0: none", _status("lag_seconds")

@@ -204,6 +204,9 @@ class Health(BaseModel):
     store: bool = Field(description="whether the state store answers")
     pipelines: dict[str, str] = Field(description="the state of each pipeline")
     waiting: dict[str, Waiting] = Field(description="pipelines that wait for their sink or restart")
+    left_out: dict[str, list[str]] = Field(
+        {}, description="tables that a pipeline's patterns name and that it does not follow; its status says why"
+    )
 
 
 class PipelineState(BaseModel):

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError
+
+MOST_NAMES = 12
+"""How many tables a message names."""
 
 _TOKEN = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>[^\s".,!]+)|(?P<mark>[.,!]))')
 
@@ -102,6 +105,13 @@ def select_tables(patterns: Iterable[Pattern], tables: Iterable[TableName]) -> t
 def named_tables(patterns: Iterable[Pattern]) -> frozenset[TableName]:
     """The tables that are named without wildcards, whether they exist or not."""
     return frozenset(p.literal for p in patterns if p.literal is not None and not p.exclude)
+
+
+def shortened(names: Sequence[str], most: int | None = MOST_NAMES) -> str:
+    """A list of names for people: the first ones and how many more there are."""
+    if most is None or len(names) <= most + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 def _pattern(parts: list[tuple[str, bool]], exclude: bool, option: str, text: str, default_schema: str) -> Pattern:

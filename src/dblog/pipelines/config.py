@@ -24,7 +24,7 @@ from dblog.core.names import parse_patterns
 from dblog.core.settings import Setting, check_settings, nearest
 from dblog.core.throttle import read_settings as read_throttle
 from dblog.errors import ConfigError
-from dblog.pipelines.file_settings import ELSEWHERE, PIPELINE, RESTARTS, SINK, SOURCE, TABLE
+from dblog.pipelines.file_settings import ELSEWHERE, OF_SOURCE, PIPELINE, RESTARTS, SINK, SOURCE, TABLE
 from dblog.pipelines.secrets import Secret, filled, with_password
 from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
@@ -163,7 +163,7 @@ class _File:
                 self._wrong(
                     f"source.options has no option {name!r}", nearest(name, mine) + "the options are " + ", ".join(mine)
                 )
-        given = {name: str(values[name]) for name in ("tables", "dump", "watermark") if name in values}
+        given = {name: str(values[name]) for name in ("tables", *OF_SOURCE) if name in values}
         try:
             password = values.get("password")
             url = values["url"] if password is None else with_password(values["url"], password)

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "tables": "source.tables",
     "dump": "source.dump",
     "watermark": "source.watermark",
+    "unsuitable": "source.unsuitable",
     "columns": "include in [[table]]",
     "slot": "pipeline.name",
     "pipeline": "pipeline.name",
@@ -30,6 +31,10 @@ ELSEWHERE = {
     **{option_name(s.name).lower(): f"storage.{s.name}" for s in STORAGE},
 }
 """Options of the Spark source that a file cannot set in `source.options`, and what to use instead."""
+
+
+OF_SOURCE = ("dump", "watermark", "unsuitable")
+"""Options of the Spark source that are settings of [source] themselves."""
 
 
 def _tables() -> Kind:
@@ -78,7 +83,7 @@ SOURCE = (
     Setting("url", "the database", text("a URL like postgresql://user@host/database, or mysql://..."), secret=True),
     Setting("password", "the password of the URL's user", text(), default=None, secret=True),
     Setting("tables", "which tables to follow", _tables()),
-    *(option for option in OPTIONS if option.name in ("dump", "watermark")),
+    *(option for option in OPTIONS if option.name in OF_SOURCE),
     Setting("options", "other options of the Spark source", _scalars(), default={}),
 )
 PIPELINE = (

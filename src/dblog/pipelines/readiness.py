@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dblog.control.installed import check_installed
+from dblog.core.names import select_tables
 from dblog.core.schema import TableName
 from dblog.errors import ConfigError, DBLogError, PositionLost, SinkUnreachable
 from dblog.pipelines.config import Config
@@ -29,6 +30,7 @@ class StreamFindings:
     """What the checks have found for the stream of one sink."""
 
     tables: tuple[TableName, ...] = ()
+    """The tables that the stream follows: without those that are left out."""
     problems: tuple[Problem, ...] = ()
     """Problems of the source."""
     sink: DBLogError | None = None
@@ -59,6 +61,11 @@ class Findings:
     def problems(self) -> list[Problem]:
         """The problems of the source, of all streams, each once."""
         return list(dict.fromkeys(p for found in self.streams.values() for p in found.problems))
+
+    @property
+    def left_out(self) -> tuple[TableName, ...]:
+        """The tables that the patterns bring and that cannot be followed."""
+        return tuple(sorted({p.table for p in self.problems if p.left_out and p.table is not None}))
 
     @property
     def fatal(self) -> int:
@@ -95,11 +102,17 @@ def check_routes(streams: Sequence[Stream]) -> None:
             if route is not None:
                 route.check(schema)
         for route in stream.routes:
-            if route.pattern.literal is not None and route.pattern.literal not in tables:
+            named = route.pattern.literal
+            if named is not None and named not in tables and not _is_left_out(stream, named):
                 raise ConfigError(
                     f"table.{route.pattern.text} matches no followed table",
                     hint="the followed tables are " + ", ".join(map(str, tables)),
                 )
+
+
+def _is_left_out(stream: Stream, table: TableName) -> bool:
+    """Whether a table that exists and that the patterns bring is not followed."""
+    return bool(select_tables(stream.read.patterns, [table])) and table in stream.read.source.describe([table])
 
 
 def _check_stream(stream: Stream) -> StreamFindings:
@@ -120,7 +133,8 @@ def _unfit_names(stream: Stream) -> Iterator[Problem]:
         try:
             check_names(schema)
         except ConfigError as error:
-            yield Problem(error.message, error.hint or "")
+            fix, reason = f"add !{schema.table} to the tables", "columns that Spark cannot distinguish"
+            yield Problem(error.message, error.hint or fix, table=schema.table, reason=reason)
 
 
 def _check_http(address: str, token: str | None) -> None:

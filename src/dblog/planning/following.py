@@ -13,6 +13,7 @@ ended: the log may lack their earlier changes, so the dump must see them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +22,13 @@ import numpy as np
 
 from dblog.capture.capture import Capture
 from dblog.capture.effects import REAL, Effects
+from dblog.core.names import shortened
 from dblog.core.offset import Followed, Offset
 from dblog.core.schema import TableName
 from dblog.errors import PreconditionFailed, SourceError, TableLocked
 from dblog.sources.base import Source, Survey
+
+log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
 """The least time between two surveys, in seconds."""
@@ -189,12 +193,14 @@ class Following:
         }
         left_out |= {t: why for t, why in self.left_out.items() if why == STAYS and t not in survey.tables}
         if not self._takes_new and not first:
-            told = [t for t in new if t not in self._joining]
-            left_out |= dict.fromkeys(told, "it was created while the stream runs, and newTables is tell: start again")
+            later = [t for t in new if t not in self._joining]
+            left_out |= dict.fromkeys(later, "it was created while the stream runs, and newTables is tell: start again")
             new = [t for t in new if t in self._joining]
-        for table, why in left_out.items():
-            if self.left_out.get(table) != why:
-                self._tell("table_left_out", table=str(table), reason=why)
+        told = {t: why for t, why in left_out.items() if self.left_out.get(t) != why}
+        for table, why in told.items():
+            self._tell("table_left_out", table=str(table), reason=why)
+        if told:
+            log.warning("not followed (%d): %s; dblog status says why", len(told), shortened(list(map(str, told))))
         self.left_out = left_out
         wanted = {**dict.fromkeys(new, "it is new"), **survey.replaced}
         self._joining = {t: join for t, join in self._joining.items() if t in wanted and join.known == survey.tables[t]}

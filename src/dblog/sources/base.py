@@ -238,7 +238,8 @@ class Source(Boundaries, Protocol):
         """Check every precondition, and create what is missing and allowed. Called first, at each start of a stream.
 
         `followed` are the tables that the stream has followed so far, or None when it is new. Raises PreconditionFailed
-        with all problems, each with its fix, and PositionLost when the log that a stream left behind is gone."""
+        with all problems, each with its fix, and PositionLost when the log that a stream left behind is gone. A table
+        that a pattern brings to a new stream and that cannot be followed is no problem: it is left out."""
         ...
 
     def abandon(self) -> None:
@@ -249,7 +250,8 @@ class Source(Boundaries, Protocol):
     # -- tables ----------------------------------------------------------------------------------------------
 
     def tables(self) -> Mapping[TableName, TableSchema]:
-        """The tables that the patterns name, as the catalog describes them now. Raises ConfigError without any."""
+        """The tables that a new stream follows, as the catalog describes them now: those that the patterns name,
+        without those that are left out because they cannot be followed. Raises ConfigError without any."""
         ...
 
     def describe(self, tables: Collection[TableName]) -> Mapping[TableName, TableSchema]:

@@ -43,6 +43,9 @@ class SourceOptions:
     """Whether watermarks are written to the database (`Source.writes`)."""
     decimals: str = "decimal"
     """"decimal", or "string" to deliver exact numbers as text."""
+    skips: bool = True
+    """Whether tables that a pattern brings and that cannot be followed are left out. Otherwise a new stream is
+    refused."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """What `Family.own_options` returned."""
 
@@ -54,7 +57,7 @@ class Preflight:
     identity: Mapping[str, str | int]
     """What the stream is called on the server: its replication slot, its server id."""
     tables: Sequence[TableName]
-    """The tables that the stream would follow."""
+    """The tables that the stream would follow: without those that are left out, which have `Problem.left_out`."""
     problems: Callable[[], Sequence[Problem]]
     """Find everything that is wrong with the server and the tables. Changes nothing."""
     admin_sql: Callable[[], str]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from dblog.errors import (
     TableLocked,
     TableUnreadable,
 )
+from dblog.sources.problems import Problem
 
 WATERMARK = TableName("dblog", "watermark")
 
@@ -51,7 +52,7 @@ _KEYED: dict[tuple[int, Any, TableName, str], TableSchema] = {}
 class Chunks(Protocol[_Asked]):
     """A family's statements about keys and chunks (its module `chunks`)."""
 
-    def primary_key(self, connection: _Asked, table: TableName) -> str: ...
+    def key_text(self, connection: _Asked, table: TableName) -> str: ...
     def last_key(self, connection: _Asked, schema: TableSchema) -> Key | None: ...
     def cuts(self, connection: _Asked, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]: ...
     def estimate(self, connection: _Asked, table: TableName) -> int | None: ...
@@ -66,6 +67,7 @@ class Relational(Generic[_Session]):
     patterns: tuple[Pattern, ...]
     columns: tuple[str, ...] | None
     types: Any
+    skips: bool
 
     @property
     def decoding(self) -> str:
@@ -93,8 +95,12 @@ class Relational(Generic[_Session]):
     def _close(self, session: _Session) -> None:
         raise NotImplementedError
 
-    def _candidates(self, session: _Session) -> Collection[TableName]:
-        """Every table that could be captured."""
+    def _candidates(self, session: _Session) -> Mapping[TableName, bool]:
+        """Everything that a pattern can bring, and whether it is of a kind that can be captured: a view is not."""
+        raise NotImplementedError
+
+    def _unfit(self, session: _Session, tables: Sequence[TableName]) -> dict[TableName, list[Problem]]:
+        """Those of the tables that cannot be followed, and why."""
         raise NotImplementedError
 
     def _read_tables(self, session: _Session, names: Collection[TableName]) -> dict[TableName, TableSchema]:
@@ -121,14 +127,25 @@ class Relational(Generic[_Session]):
     def describe(self, tables: Collection[TableName]) -> dict[TableName, TableSchema]:
         return self._describe(tables)
 
-    def _demanded(self, followed: Collection[TableName] | None) -> tuple[TableName, ...]:
-        """The tables that the preflight requires. A new stream needs all its tables. A stream that goes on needs those
-        that it follows or that are named without wildcards; others may join later."""
-        names = self.names()
-        if followed is None:
-            return names
-        named = named_tables(self.patterns)
-        return tuple(name for name in names if name in followed or name in named)
+    def tables(self) -> Mapping[TableName, TableSchema]:
+        return self._describe(self._demanded(None)[0])
+
+    def _demanded(
+        self, followed: Collection[TableName] | None, role: str = "control"
+    ) -> tuple[tuple[TableName, ...], dict[TableName, list[Problem]]]:
+        """The tables that the preflight requires, and those that are left out, with the reasons.
+
+        A new stream needs all tables that are named without wildcards, and of those that a pattern brings all that can
+        be followed; if that is none, it needs all, and is refused. A stream that goes on needs those that it follows or
+        that are named without wildcards; others may join later."""
+        names = self.names(role)
+        needed = named_tables(self.patterns).union(followed or ())
+        brought = [name for name in names if name not in needed] if self.skips or followed is not None else []
+        unfit = self._with(lambda session: self._unfit(session, brought), role) if brought else {}
+        if followed is not None:
+            return tuple(name for name in names if name in needed), unfit
+        fit = tuple(name for name in names if name not in unfit)
+        return (fit, unfit) if fit else (names, {})
 
     def _describe(self, names: Collection[TableName], role: str = "control") -> dict[TableName, TableSchema]:
         with self._translating("reading the tables' schemas"):
@@ -143,7 +160,7 @@ class Relational(Generic[_Session]):
 
     def key(self, table: TableName) -> str:
         with self._translating(f"looking at the key of {table}"):
-            return self._with(lambda session: self._chunks.primary_key(session, table))
+            return self._with(lambda session: self._chunks.key_text(session, table))
 
     def last_key(self, table: TableName) -> Key | None:
         schema = self._keyed(table)

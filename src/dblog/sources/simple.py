@@ -24,7 +24,7 @@ from dblog.databases.families import Address
 from dblog.errors import ConfigError, KeyChanged, SourceError, TableUnreadable
 from dblog.sources.base import Commits, LogStream, Selection, Source, Survey, Wait
 from dblog.sources.family import Family, Preflight, Slots, SourceOptions, slot_name
-from dblog.sources.problems import Problem, refuse
+from dblog.sources.problems import Problem, left_out, refuse
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,22 @@ class SimpleSource(Source, ABC):
         return self.options.writes
 
     def problems(self, followed: Collection[TableName] | None = None) -> list[Problem]:
-        """Why the stream cannot start: a table that is named without wildcards is absent, or a table has no key. A
-        stream that goes on needs the tables that it follows or that are named so; others may join later."""
+        """Why the stream cannot start: a table that is named without wildcards is absent or has no key, or a table that
+        it has followed so far has none any more. Other tables without a key are left out, unless there is no other
+        table or the option `unsuitable` says otherwise."""
         there, named = self.catalog(), named_tables(self.options.patterns)
-        needed = select_tables(self.options.patterns, {*there, *named})
-        if followed is not None:
-            needed = tuple(table for table in needed if table in followed or table in named)
-        absent = [Problem(f"table {str(t)!r} does not exist", "create it") for t in needed if t not in there]
-        return absent + [_without_key(t) for t in needed if t in there and not there[t].key]
+        names = select_tables(self.options.patterns, {*there, *named})
+        needed = named.union(followed or ())
+        absent = [
+            Problem(f"table {str(t)!r} does not exist", "create it", table=t, reason="they do not exist")
+            for t in names
+            if t in needed and t not in there
+        ]
+        bare = {t: [_without_key(t)] for t in names if t in there and not there[t].key}
+        out = {t: wrong for t, wrong in bare.items() if t not in needed}
+        if followed is None and (not self.options.skips or len(out) == len(names)):
+            out = {}
+        return absent + [p for t, wrong in bare.items() if t not in out for p in wrong] + list(left_out(out))
 
     def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
         """Raise the `problems`. Creates nothing."""
@@ -66,15 +74,15 @@ class SimpleSource(Source, ABC):
     # -- tables ----------------------------------------------------------------------------------------------
 
     def tables(self) -> Mapping[TableName, TableSchema]:
-        """From the `catalog`."""
-        there = self.catalog()
+        """From the `catalog`, without those that are left out."""
+        there, out = self.catalog(), {p.table for p in self.problems() if p.left_out}
         found = select_tables(self.options.patterns, there)
         if not found:
             raise ConfigError(
                 f"no table of {self.options.address} matches {self.options.patterns[0].text!r}",
                 hint="the option tables takes patterns, separated by commas",
             )
-        return {table: there[table] for table in found}
+        return {table: there[table] for table in found if table not in out}
 
     def describe(self, tables: Collection[TableName]) -> Mapping[TableName, TableSchema]:
         """From the `catalog`."""
@@ -254,4 +262,5 @@ class SimpleFamily(Family, ABC):
 
 
 def _without_key(table: TableName) -> Problem:
-    return Problem(f"table {str(table)!r} has no key", "give it a key, or leave it out of the option tables")
+    fix = "give it a key, or leave it out of the option tables"
+    return Problem(f"table {str(table)!r} has no key", fix, table=table, reason="no key")

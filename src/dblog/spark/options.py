@@ -141,6 +141,12 @@ OPTIONS = (
         choice("stop", "follow"),
         "stop",
     ),
+    Setting(
+        "unsuitable",
+        "refuse: do not start when a pattern brings a table that cannot be followed; skip leaves it out",
+        choice("skip", "refuse"),
+        "skip",
+    ),
     Setting("newTables", "tell: name a table that comes later, and leave it out", choice("follow", "tell"), "follow"),
     Setting(
         "patienceSeconds",
@@ -168,6 +174,8 @@ class Options:
     """Where the state store is: None for the default file, `off` for none."""
     decimals: str
     writes: bool
+    skips: bool
+    """Whether tables that a pattern brings and that cannot be followed are left out."""
     ranges: bool
     """Whether each batch is delivered as the work it consists of, for `dblog.spark.ranges` to read."""
     drain: bool
@@ -192,6 +200,7 @@ class Options:
             before=self.settings.before,
             writes=self.writes,
             decimals=self.decimals,
+            skips=self.skips,
             own=self.own,
         )
 
@@ -227,6 +236,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         state=options.read("state"),
         decimals=options.read("decimals"),
         writes=options.read("watermark") == "table",
+        skips=options.read("unsuitable") == "skip",
         ranges=options.read("deliver") == "ranges",
         drain=options.read("drain"),
         settings=StreamSettings(

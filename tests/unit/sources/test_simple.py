@@ -136,10 +136,24 @@ def test_a_followed_table_that_loses_its_key_ends_the_stream(source: DictSource)
 
 def test_a_new_stream_needs_all_its_tables(source: DictSource) -> None:
     source.prepare(followed=None)
-    del source.there[A]
     source.there.update([table(BARE)])
-    with pytest.raises(PreconditionFailed, match=r"(?s)2 problems.*s\.a.*does not exist.*s\.bare.*has no key"):
+    source.prepare(followed=None)  # a pattern has brought it
+    assert [p.table for p in source.problems() if p.left_out] == [BARE]
+    assert source.tables().keys() == {A, B}
+    del source.there[A]
+    with pytest.raises(PreconditionFailed, match=r"1 problem:.*\n.*s\.a.*does not exist"):
         source.prepare(followed=None)
+
+
+def test_a_new_stream_can_be_refused_for_a_table_that_a_pattern_brings(source: DictSource) -> None:
+    source.there.update([table(BARE)])
+    strict = replace(source, options=replace(source.options, skips=False))
+    with pytest.raises(PreconditionFailed, match=r"1 problem:.*\n.*s\.bare.*has no key"):
+        strict.prepare(followed=None)
+    for named in (A, B):
+        del source.there[named]
+    with pytest.raises(PreconditionFailed, match=r"s\.bare.*has no key"):
+        replace(source, options=options("*")).prepare(followed=None)  # there is nothing else
 
 
 def test_a_stream_that_goes_on_needs_those_that_it_follows_or_that_are_named(source: DictSource) -> None:

@@ -12,23 +12,20 @@ from dblog.databases.mysql.connect import Connection
 from dblog.databases.mysql.flavor import Flavor
 from dblog.sources.mysql.codecs import my_column
 from dblog.sources.mysql.column_types import Code, MyType, TypeOptions
+from dblog.sources.mysql.keys import read_key
 from dblog.sources.mysql.spelling import read_type
 from dblog.sources.mysql.tablemap import MappedColumn, TableMap
 
 SYSTEM = ("mysql", "information_schema", "performance_schema", "sys", "dblog")
 
-_CANDIDATES = """
-select table_schema, table_name from information_schema.tables where table_type in ('BASE TABLE', 'SYSTEM VERSIONED')
-"""
+_CANDIDATES = "select table_schema, table_name, table_type from information_schema.tables"
+TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
+_BROUGHT = (*TABLES, "VIEW")
 
 # Each query is about one table and has no joins: otherwise MariaDB reads all tables of the server.
 _COLUMNS = """
 select column_name, is_nullable = 'YES', column_type, character_octet_length, character_set_name, collation_name
 from information_schema.columns where table_schema = %s and table_name = %s order by ordinal_position
-"""
-_KEY = """
-select column_name from information_schema.statistics
-where index_name = 'PRIMARY' and table_schema = %s and table_name = %s order by seq_in_index
 """
 # MariaDB keeps a hash of each unique key on long columns, in a hidden column.
 _HASHES = """
@@ -48,9 +45,10 @@ _KNOWN: WeakKeyDictionary[Connection, dict[tuple[str, str], int]] = WeakKeyDicti
 """The collations of each connection's server."""
 
 
-def candidates(connection: Connection) -> list[TableName]:
-    """Every table that a pattern can match. The preflight finds those that cannot be captured."""
-    return [TableName(*row) for row in _rows(connection, _CANDIDATES, ()) if row[0].lower() not in SYSTEM]
+def candidates(connection: Connection) -> dict[TableName, str]:
+    """Everything that a pattern can match, with its kind. The preflight finds what cannot be captured."""
+    rows = _rows(connection, _CANDIDATES, ())
+    return {TableName(s, t): kind for s, t, kind in rows if kind in _BROUGHT and s.lower() not in SYSTEM}
 
 
 def read_types(
@@ -85,7 +83,7 @@ def read_tables(
         table: TableSchema(
             table,
             tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()),
-            read_key(connection, table),
+            key_columns(connection, table),
         )
         for table, columns in read_types(connection, names, flavor).items()
     }
@@ -96,12 +94,13 @@ def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableM
     columns = _columns(connection, table, flavor)
     for (nullable,) in _rows(connection, _HASHES, table):  # hidden columns come last
         columns.append(MappedColumn(_hidden_name(columns), MyType(Code.bigint, unsigned=True), bool(nullable)))
-    return TableMap(0, table, tuple(columns), read_key(connection, table)) if columns else None
+    return TableMap(0, table, tuple(columns), key_columns(connection, table)) if columns else None
 
 
-def read_key(connection: Connection, table: TableName) -> tuple[str, ...]:
-    """The columns of the primary key, in its order; empty without a key or table."""
-    return tuple(column for (column,) in _rows(connection, _KEY, table))
+def key_columns(connection: Connection, table: TableName) -> tuple[str, ...]:
+    """The columns of the key, in its order; empty without a key or table."""
+    with connection.cursor() as cursor:
+        return tuple(column for column, _ in read_key(cursor, table))
 
 
 def _hidden_name(columns: Collection[MappedColumn]) -> str:

@@ -17,8 +17,8 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.databases.mysql.connect import Connection, ServerError, identifier
 from dblog.errors import TableUnreadable
 from dblog.sources.columns import Raw
-from dblog.sources.mysql.catalog import read_key
 from dblog.sources.mysql.column_types import MyColumn
+from dblog.sources.mysql.keys import read_key
 from dblog.sources.mysql.packets import Packets, Receiver
 from dblog.sources.mysql.results import decode_packets
 
@@ -39,16 +39,16 @@ where table_schema = %s and table_name = %s
 """
 
 
-def primary_key(connection: Connection, table: TableName) -> str:
-    """A text that identifies the primary key: its columns, types and collations, which define the order."""
-    key = read_key(connection, table)
+def key_text(connection: Connection, table: TableName) -> str:
+    """A text that identifies the key: its columns, types and collations, which define the order."""
     with connection.cursor() as cursor:
+        key = read_key(cursor, table)
         cursor.execute(_COLUMNS, tuple(table))
         columns = dict(cursor.fetchall())
     if not key:
-        what = "has no primary key" if columns else "does not exist"
+        what = "has no primary key and no unique key over NOT NULL columns" if columns else "does not exist"
         raise TableUnreadable(f"table {table} {what}")
-    return ", ".join(columns[name] for name in key)
+    return ", ".join(columns[name] for name, _ in key)
 
 
 def last_key(connection: Connection, schema: TableSchema) -> Key | None:

@@ -56,6 +56,7 @@ class MySQLFamily:
             types=TypeOptions(decimals=options.decimals, dates=options.own["dates"]),  # type: ignore[arg-type]
             before=options.before,
             writes=options.writes,
+            skips=options.skips,
         )
 
     @contextmanager
@@ -66,7 +67,7 @@ class MySQLFamily:
         from dblog.sources.mysql import preflight
 
         source = self.source(options)
-        setup = source.setup()
+        setup = source.setup(followed=followed)
         with closing(connect(source.address, program="dblog check")) as connection:
             yield Preflight(
                 {"server_id": setup.server_id},

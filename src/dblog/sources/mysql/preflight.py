@@ -6,7 +6,8 @@ missing, with the statements that `check` prints as the fix. The single checks a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import Connection, Server, server, translating
@@ -15,7 +16,7 @@ from dblog.sources.mysql import table_checks
 from dblog.sources.mysql.grants import User
 from dblog.sources.mysql.preflight_checks import REPLICATION, WATERMARK_SQL, Inspection, Setup
 from dblog.sources.mysql.statements import Definition
-from dblog.sources.problems import Problem, refuse
+from dblog.sources.problems import Problem, for_later, paragraphs, refuse
 from dblog.sources.relational import WATERMARK
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "check_definition",
     "check_tables",
     "prepare",
+    "unfit",
     "user",
 ]
 
@@ -43,15 +45,26 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
         return [_too_old(there)]
     with translating("checking the server"), connection.cursor() as cursor:
         cursor.execute(f"set session lock_wait_timeout = {LOCK_SECONDS}")
-        return list(Inspection(cursor, setup, there).problems())
+        return [*Inspection(cursor, setup, there).problems(), *setup.left_out]
 
 
-def unusable(connection: Connection, setup: Setup) -> dict[TableName, str]:
-    """Return the tables of the set-up that cannot be captured, with the reason."""
+def unfit(
+    connection: Connection, setup: Setup, kinds: Mapping[TableName, str], *, rights: bool
+) -> dict[TableName, list[Problem]]:
+    """The tables of the set-up that cannot be followed, and why. `kinds` are what the catalog says that they are. With
+    `rights`, the user must be able to read them, too."""
+    there = server(connection)
+    if there.version < OLDEST[there.flavor.name]:
+        return {}
+    found = {table: list(table_checks.of_kind(table, kinds[table])) for table in setup.tables if kinds[table] == "VIEW"}
+    tables = tuple(table for table in setup.tables if table not in found)
     with translating("looking at the tables"), connection.cursor() as cursor:
-        inspection = Inspection(cursor, setup, server(connection))
-        wrong = {table: [p for p in inspection.of_table(table) if p.fatal] for table in setup.tables}
-    return {t: "; ".join(f"{p.what} (fix: {p.fix})" for p in found) for t, found in wrong.items() if found}
+        inspection = Inspection(cursor, replace(setup, tables=tables), there)
+        for table in tables:
+            if table in inspection.tables:  # otherwise it was dropped after it was listed
+                wrong = inspection.of_table(table) if rights else inspection.unfit(table)
+                found[table] = [p for p in wrong if p.fatal]
+    return {table: wrong for table, wrong in found.items() if wrong}
 
 
 def prepare(connection: Connection, setup: Setup) -> None:
@@ -94,7 +107,7 @@ def _refuse_altered(found: Iterable[table_checks.Table], settings: dict[str, str
     if wrong:
         raise PreconditionFailed(
             "a table was altered and cannot be followed any more; changes since then may be missing from the log:\n"
-            + "\n".join(map(str, wrong)),
+            + "\n".join(map(str, paragraphs(wrong))),
             hint=f"undo that, then {AGAIN}",
         )
 
@@ -108,7 +121,8 @@ def admin_sql(setup: Setup, account: str, problems: Sequence[Problem] = ()) -> s
         lines += [*WATERMARK_SQL, grantee.granted("SELECT, UPDATE", WATERMARK)]
     lines += [grantee.granted("SELECT", table) for table in dict.fromkeys(setup.tables) if table != WATERMARK]
     needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
-    return "\n".join([*lines, *(statement for statement in needed if statement not in lines)]) + "\n"
+    lines += [statement for statement in needed if statement not in lines]
+    return "\n".join([*lines, *for_later(problems)]) + "\n"
 
 
 def user(connection: Connection) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pymysql.err
 
+from dblog.core.event import RESERVED
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import GONE, RIGHTS, Server, identifier
 from dblog.sources.mysql import table_checks
@@ -40,6 +41,8 @@ class Setup:
     """The columns to capture of every table, beside the key; None for all."""
     writes: bool = True
     """Whether the stream writes watermarks to `dblog.watermark`."""
+    left_out: tuple[Problem, ...] = ()
+    """Why other tables that the patterns bring are left out."""
 
 
 _ALIKE = """
@@ -231,19 +234,26 @@ class Inspection:
             some = [identifier(column) for column in table.columns if column in wanted]
             columns = "*" if self.setup.columns is None else ", ".join(some) or "1"
             if self._try(f"select {columns} from {identifier(*name)} limit 0") in RIGHTS:
-                yield Problem(f"user {self.user} lacks SELECT on {str(name)!r}", self.user.granted("SELECT", name))
-        yield from table_checks.problems(table, self.settings)
+                what, reason = f"user {self.user} lacks SELECT on {str(name)!r}", f"user {self.user} lacks SELECT"
+                yield Problem(what, self.user.granted("SELECT", name), table=name, reason=reason)
+        yield from self.unfit(name)
+
+    def unfit(self, name: TableName) -> Iterator[Problem]:
+        """Why a table that exists cannot be followed, whatever the user may do."""
+        yield from table_checks.problems(self.tables[name], self.settings)
+        if self.setup.columns is None and (taken := sorted(RESERVED & set(self.tables[name].columns))):
+            why = f"columns named {', '.join(taken)}, which dblog uses for itself"
+            yield Problem(f"table {str(name)!r} has {why}", "rename the columns", table=name, reason=why)
 
     def _unseen(self, name: TableName) -> Problem:
         shown = repr(str(name))
         if others := sorted(str(TableName(*other)) for other in self._all(_ALIKE, *name)):
             fix = f"write it as the server does: {', '.join(others)}"
-            return Problem(f"table {shown} exists only in another letter case", fix)
+            return Problem(f"table {shown} exists only in another letter case", fix, table=name)
         if self._try(f"select 1 from {identifier(*name)} limit 0") in RIGHTS:
-            return Problem(
-                f"table {shown} does not exist, or user {self.user} may not read it", self.user.granted("SELECT", name)
-            )
-        return Problem(f"table {shown} does not exist", "correct the option table or tables")
+            what = f"table {shown} does not exist, or user {self.user} may not read it"
+            return Problem(what, self.user.granted("SELECT", name), table=name)
+        return Problem(f"table {shown} does not exist", "correct the option table or tables", table=name)
 
     def _of_watermark(self) -> Iterator[Problem]:
         *create, fill = WATERMARK_SQL

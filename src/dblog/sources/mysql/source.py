@@ -35,6 +35,7 @@ from dblog.sources.mysql.resume import Resumption, ServerLog
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.stream import MySQLLog
 from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.problems import Problem, left_out, why
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 ABSENT = "it did not exist when the stream started: its delivered rows stay until a table has its name again"
@@ -56,6 +57,8 @@ class _Learnt:
     """What is added to the server's file numbers in the stream's positions."""
     checked: int = 0
     """How many tables the surveys have checked."""
+    unfit: dict[TableName, str] = field(default_factory=dict)
+    """The tables that could not be followed at the last survey, and why. The next checks the first of them again."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class MySQL(Relational[Connection]):
     before: bool = False
     writes: bool = True
     """Whether watermarks are written. Otherwise windows end without writing anything."""
+    skips: bool = True
+    """Whether tables that a pattern brings and that cannot be followed are left out, not refused."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
@@ -89,7 +94,13 @@ class MySQL(Relational[Connection]):
 
     def setup(self, *, followed: Collection[TableName] | None = None) -> preflight.Setup:
         """What the preflight checks; `followed` is None for a new stream."""
-        return self._setup_of(self._demanded(followed))
+        demanded, unfit = self._demanded(followed)
+        return replace(self._setup_of(demanded), left_out=left_out(unfit))
+
+    def _unfit(
+        self, session: Connection, tables: Sequence[TableName], *, rights: bool = False
+    ) -> dict[TableName, list[Problem]]:
+        return preflight.unfit(session, self._setup_of(tuple(tables)), catalog.candidates(session), rights=rights)
 
     def _setup_of(self, tables: tuple[TableName, ...]) -> preflight.Setup:
         return preflight.Setup(tables, self.server_id, self.columns, self.writes)
@@ -106,12 +117,22 @@ class MySQL(Relational[Connection]):
         """Finds new tables. The log has the changes of all tables, and shows what happens to the followed ones."""
         self._check_some(followed)
         with translating("listing the tables"):
-            found = select_tables(self.patterns, self._with(self._candidates))
-        setup = self._setup_of(tuple(t for t in found if t not in followed))
-        wrong = self._with(lambda connection: preflight.unusable(connection, setup)) if setup.tables else {}
+            there = self._with(self._candidates)
+        new = select_tables(self.patterns, (t for t in there if t not in followed))
+        wrong = self._look_at_new(new)
         kept = select_tables(self.patterns, followed)
-        absent = {t: ABSENT for t in kept if t not in found and self._learnt.followed.get(t) is None}
-        return Survey({t: Followed() for t in (*kept, *setup.tables) if t not in wrong}, left_out={**wrong, **absent})
+        absent = {t: ABSENT for t in kept if not there.get(t) and self._learnt.followed.get(t) is None}
+        return Survey({t: Followed() for t in (*kept, *new) if t not in wrong}, left_out={**wrong, **absent})
+
+    def _look_at_new(self, new: Sequence[TableName]) -> dict[TableName, str]:
+        """The tables that are not followed and cannot be, and why. Of those that could not be followed at the last
+        survey only a few are checked again: each needs several queries."""
+        known = {t: why for t, why in self._learnt.unfit.items() if t in new}
+        known = {**dict(list(known.items())[CHECKED_TABLES:])}
+        again = [t for t in new if t not in known]
+        found = self._with(lambda connection: self._unfit(connection, again, rights=True)) if again else {}
+        self._learnt.unfit = {**known, **{t: why(problems) for t, problems in found.items()}}
+        return self._learnt.unfit
 
     def admit(self, tables: Collection[TableName]) -> Admitted:
         known = {table: Followed() for table in tables}
@@ -122,11 +143,8 @@ class MySQL(Relational[Connection]):
         known = self._learnt.followed
         known.update({table: known.get(table) for table in tables} | self._describe(tables))
 
-    def tables(self) -> Mapping[TableName, TableSchema]:
-        return self._describe(self.names())
-
-    def _candidates(self, session: Connection) -> list[TableName]:
-        return catalog.candidates(session)
+    def _candidates(self, session: Connection) -> dict[TableName, bool]:
+        return {table: kind in catalog.TABLES for table, kind in catalog.candidates(session).items()}
 
     def _read_tables(self, session: Connection, names: Collection[TableName]) -> dict[TableName, TableSchema]:
         return catalog.read_tables(session, names, self._flavor(session), self.types)
@@ -163,13 +181,13 @@ class MySQL(Relational[Connection]):
         # called by the capture thread, so it needs its own connection
         followed = self._learnt.followed
         if not followed:
-            followed.update(self._describe(self.names("log"), "log"))
+            followed.update(self._describe(self._demanded(None, "log")[0], "log"))
         found = self._with(lambda connection: resume.resume(ServerLog(connection), position, coordinate), "log")
         self._learnt.shift = found.coordinate.shift
         return self._log(found, followed, self._learnt.files, "log")
 
     def repeat(self, position: int, coordinate: str | None, end: str | None) -> MySQLLog | None:
-        followed = self._learnt.followed or {**self._describe(self.names())}
+        followed = self._learnt.followed or {**self.tables()}
         found = self._with(lambda connection: resume.repeat(ServerLog(connection), position, coordinate, end))
         return None if found is None else self._log(found, followed, {}, "control")
 
@@ -252,8 +270,8 @@ class MySQL(Relational[Connection]):
                 # the first statement of a transaction takes the lock that protects the table's definition
                 cursor.execute("start transaction read only")
                 cursor.execute(f"select 1 from {identifier(*table)} limit 0")
-            if key is not None and chunks.primary_key(connection, table) != key:
-                raise KeyChanged(f"the primary key of table {table} has changed: it was {key}")
+            if key is not None and chunks.key_text(connection, table) != key:
+                raise KeyChanged(f"the key of table {table} has changed: it was {key}")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 
         self._session("chunks")  # raises if we cannot connect, which is not an error of the table

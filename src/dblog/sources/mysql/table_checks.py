@@ -12,13 +12,13 @@ from typing import Any
 
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import identifier
+from dblog.sources.mysql.keys import HIDDEN_KEYS, KeyParts, read_key
 from dblog.sources.mysql.statements import Definition
-from dblog.sources.problems import Problem
+from dblog.sources.problems import NO_KEY, Problem
 
 TRANSACTIONAL = ("INNODB", "ROCKSDB")
 _KINDS = {"VIEW": "a view", "SYSTEM VIEW": "a view", "SEQUENCE": "a sequence", "TEMPORARY": "temporary"}
 _NATIVE_KEYS = "innodb_native_foreign_keys"
-_HIDDEN_KEYS = "show_gipk_in_create_table_and_information_schema"
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class Table:
     name: TableName
     kind: str
     engine: str | None
-    key: list[tuple[str, int | None]]
-    """The columns of the primary key, each with the length of its indexed prefix (None: the whole column)."""
+    key: KeyParts
     columns: list[str]
     cascades: list[str]
     """Foreign keys with an action (cascade, set null): the server changes rows of this table through them."""
@@ -39,10 +38,6 @@ class Table:
 _OF_ONE = "table_schema = %s and table_name = %s"
 _TABLE = f"select table_schema, table_name, table_type, engine from information_schema.tables where {_OF_ONE}"
 _COLUMNS = f"select column_name from information_schema.columns where {_OF_ONE}"
-_KEY = f"""
-select column_name, sub_part from information_schema.statistics where index_name = 'PRIMARY' and {_OF_ONE}
-order by seq_in_index
-"""
 _CASCADES = """
 select constraint_name from information_schema.referential_constraints
 where constraint_schema = %s and table_name = %s
@@ -62,14 +57,14 @@ def read_table(cursor: Any, name: TableName) -> Table | None:
     if not found or TableName(*found[0][:2]) != name:
         return None
     _, _, kind, engine = found[0]
-    key = [(column, prefix) for column, prefix in ask(_KEY)]
+    key = read_key(cursor, name) if kind == "BASE TABLE" else []
     columns = [column for column, *_ in ask(_COLUMNS)]
     return Table(name, kind, engine, key, columns, [constraint for (constraint,) in ask(_CASCADES)])
 
 
 def read_settings(cursor: Any) -> dict[str, str]:
     """Read the server settings that `problems` uses. A setting that this server does not have is left out."""
-    cursor.execute("show global variables where variable_name in (%s, %s)", (_NATIVE_KEYS, _HIDDEN_KEYS))
+    cursor.execute("show global variables where variable_name in (%s, %s)", (_NATIVE_KEYS, HIDDEN_KEYS))
     return dict(cursor.fetchall())
 
 
@@ -77,30 +72,43 @@ def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
     """Return the reasons why a table cannot be followed."""
     shown, q = repr(str(table.name)), identifier(*table.name)
     if table.kind == "SYSTEM VERSIONED":
-        what = f"table {shown} is system-versioned: rows of its history would be captured as current rows"
-        yield Problem(what, f"ALTER TABLE {q} DROP SYSTEM VERSIONING;  -- or leave it out")
+        why = "system-versioned: rows of its history would be captured as current rows"
+        fix = f"ALTER TABLE {q} DROP SYSTEM VERSIONING;  -- or leave it out"
+        yield Problem(f"table {shown} is {why}", fix, table=table.name, reason=f"each is {why}")
         return
     if table.kind != "BASE TABLE":
-        kind = _KINDS.get(table.kind, "not a table")
-        yield Problem(f"{shown} is {kind}: the log has no changes of it", "capture the tables behind it")
+        yield from of_kind(table.name, table.kind)
         return
     if (table.engine or "").upper() not in TRANSACTIONAL:
-        what = f"table {shown} has the engine {table.engine}, which has no transactions"
-        yield Problem(what, f"ALTER TABLE {q} ENGINE = InnoDB;")
+        why = f"the engine {table.engine}, which has no transactions"
+        yield Problem(f"table {shown} has {why}", f"ALTER TABLE {q} ENGINE = InnoDB;", table=table.name, reason=why)
     if not table.key:
-        what = f"table {shown} has no primary key, which is needed to match dumped rows with changes"
+        why = NO_KEY
         fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
-        if settings.get(_HIDDEN_KEYS, "ON") == "OFF":
-            fix += f"\nSET PERSIST {_HIDDEN_KEYS} = ON;  -- on Amazon RDS and Aurora: in the parameter group"
-        yield Problem(what, fix)
+        if settings.get(HIDDEN_KEYS, "ON") == "OFF":
+            fix += f"\nSET PERSIST {HIDDEN_KEYS} = ON;  -- on Amazon RDS and Aurora: in the parameter group"
+        yield Problem(f"table {shown} has {why}", fix, table=table.name, reason=why)
     for column, prefix in table.key:
         if prefix is not None:
             what = f"the primary key of {shown} has only a prefix of column {column!r}: the server cannot read rows in "
             what += "the order of the index, and sorts the rest of the table for every chunk"
-            yield Problem(what, "use whole columns in the key, or set chunkRows to the size of the table", fatal=False)
+            fix, reason = (
+                "use whole columns in the key, or set chunkRows to the size of the table",
+                "prefixes in the key",
+            )
+            yield Problem(what, fix, fatal=False, table=table.name, reason=f"{reason}: every chunk sorts the table")
     if table.cascades and _silent(settings):
         what = f"foreign keys change rows of {shown} without a record in the log: {', '.join(table.cascades)}"
-        yield Problem(what, "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out")
+        fix = "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out"
+        reason = "foreign keys change their rows without a record in the log (ON ... CASCADE or SET NULL)"
+        yield Problem(what, fix, table=table.name, reason=reason)
+
+
+def of_kind(table: TableName, kind: str) -> Iterator[Problem]:
+    """The problem of what is not a table."""
+    said = _KINDS.get(kind, "not a table")
+    what, reason = f"{str(table)!r} is {said}: the log has no changes of it", f"each is {said}: the log has no changes"
+    yield Problem(what, "capture the tables behind it", table=table, reason=reason)
 
 
 def faults(said: Definition, settings: Mapping[str, str]) -> list[str]:

@@ -15,6 +15,7 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.errors import PreconditionFailed
 from dblog.sources.postgres.codecs import pg_column
 from dblog.sources.postgres.column_types import PgColumn, PgType, TypeOptions
+from dblog.sources.postgres.keys import KEY
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,13 @@ where a.attrelid in %s and a.attnum > 0 and not a.attisdropped and a.attgenerate
 order by a.attrelid, a.attnum
 """
 
-_KEYS = """
+_KEYS = f"""
 select i.indrelid, a.attname
-from pg_catalog.pg_index i
-cross join unnest(i.indkey) with ordinality k(attnum, ordinal)
-join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-where i.indrelid in %s and i.indisprimary and k.ordinal <= i.indnkeyatts
-order by i.indrelid, k.ordinal
+from pg_catalog.pg_class c cross join {KEY} i
+cross join unnest(i.indkey) with ordinality p(attnum, ordinal)
+join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = p.attnum
+where c.oid in %s and p.ordinal <= i.indnkeyatts
+order by i.indrelid, p.ordinal
 """
 
 # A type's own cast to text may give another text than its output function, so the output function is used.
@@ -152,24 +153,24 @@ def relation_schema(
 
 def _relation_key(cursor: CatalogCursor, table: TableName, relation: Relation) -> tuple[str, ...]:
     flagged = tuple(column.name for column in relation.columns if column.key)
-    hint = f"alter table {table} replica identity default (or full); the table needs a primary key"
+    hint = f"alter table {table} replica identity default (or full, or using index); the table needs a key"
     key = _keys(cursor, [relation.oid]).get(relation.oid, ())
     if relation.identity == "n" and key:
         return key  # the server refuses updates and deletes, and inserts have all columns
     if not flagged:
         raise PreconditionFailed(f"the changes of table {table} in the log do not identify their rows", hint=hint)
     if relation.identity == "d" and set(key) != set(flagged):
-        return flagged  # the primary key has changed since; the message has the old one
+        return flagged  # the key has changed since; the message has the primary key of that time
     if not key:
-        raise PreconditionFailed(f"table {table} has no primary key", hint=f"alter table {table} add primary key (...)")
+        raise PreconditionFailed(f"table {table} has no key", hint=f"alter table {table} add primary key (...)")
     if not set(key) <= set(flagged):
-        message = f"the log identifies rows of table {table} by {flagged!r}, which lacks the primary key {key!r}"
+        message = f"the log identifies rows of table {table} by {flagged!r}, which lacks the key {key!r}"
         raise PreconditionFailed(message, hint=hint)
     return key
 
 
 def _keys(cursor: CatalogCursor, tables: Iterable[int]) -> dict[int, tuple[str, ...]]:
-    """The primary key of each table that has one: its columns in the key's order."""
+    """The key of each table that has one: its columns in the key's order."""
     cursor.execute(_KEYS, (tuple(tables),))
     keys: dict[int, tuple[str, ...]] = {}
     for oid, name in cursor.fetchall():

@@ -1,7 +1,7 @@
 """Chunk reads: the keys at which a table is cut, and the rows between two of them.
 
 Keys are read as the database's own text and sent back as literals of the column's type. So only the database compares
-keys, with the column's own collation. Row-value comparisons on the primary key use its index.
+keys, with the column's own collation. Row-value comparisons on the key use its index.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dblog.core.schema import TableName, TableSchema
 from dblog.databases.postgres.connect import Connection
 from dblog.errors import SchemaChanged, TableUnreadable
 from dblog.sources.postgres.copy import decode_rows, select_list
+from dblog.sources.postgres.keys import KEY
 
 BATCH_BYTES = 2 << 20
 """Bytes of rows that are decoded at once: as many as fit into the processor's cache."""
@@ -23,26 +24,29 @@ BATCH_BYTES = 2 << 20
 KEYS_PER_QUERY = 1000
 
 
-def primary_key(connection: Connection, table: TableName) -> str:
-    """A text that identifies the primary key: its columns, types and collations, which define the order."""
+def key_text(connection: Connection, table: TableName) -> str:
+    """A text that identifies the key: its columns, types and collations, which define the order."""
     with connection.cursor() as cursor:
-        cursor.execute(_PRIMARY_KEY, tuple(table))
+        cursor.execute(_KEY, tuple(table))
         found = cursor.fetchone()
     if found is None:
         raise TableUnreadable(f"table {table} does not exist")
     if found[0] is None:
-        raise TableUnreadable(f"table {table} has no primary key", hint=f"alter table {table} add primary key (...)")
+        raise TableUnreadable(
+            f"table {table} has no primary key and no unique index over NOT NULL columns",
+            hint=f"alter table {table} add primary key (...)",
+        )
     return str(found[0])
 
 
-_PRIMARY_KEY = """
+_KEY = f"""
 select (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
                    pg_catalog.format_type(a.atttypid, a.atttypmod),
                    case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end),
-               ', ' order by k.ordinal)
-        from pg_catalog.pg_index i cross join unnest(i.indkey) with ordinality k(attnum, ordinal)
-        join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-        where i.indrelid = c.oid and i.indisprimary and k.ordinal <= i.indnkeyatts)
+               ', ' order by p.ordinal)
+        from {KEY} i cross join unnest(i.indkey) with ordinality p(attnum, ordinal)
+        join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = p.attnum
+        where p.ordinal <= i.indnkeyatts)
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
 """

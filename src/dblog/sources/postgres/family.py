@@ -58,6 +58,7 @@ class PostgresFamily:
             before=options.before,
             writes=options.writes,
             catch_up=options.own["catch_up"],
+            skips=options.skips,
         )
 
     @contextmanager

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from psycopg2.extras import NamedTupleCursor
 
+from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import Connection, translating
 from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight_checks
@@ -25,10 +26,10 @@ from dblog.sources.postgres.preflight_checks import Setup
 from dblog.sources.postgres.slot_copy import copy_names
 from dblog.sources.postgres.slot_creation import create_slot
 from dblog.sources.postgres.slot_problems import slot_sql
-from dblog.sources.problems import Problem, refuse
+from dblog.sources.problems import Problem, for_later, refuse
 from dblog.sources.relational import WATERMARK
 
-__all__ = ["Problem", "Setup", "admin_sql", "check", "prepare"]
+__all__ = ["Problem", "Setup", "admin_sql", "check", "prepare", "unfit"]
 
 OLDEST_SERVER = 130000
 RELEASE_SECONDS = 10.0
@@ -42,7 +43,17 @@ def check(connection: Connection, setup: Setup) -> list[Problem]:
     if version < OLDEST_SERVER:  # the queries below would fail
         return [Problem(f"the server's version number is {version}", "upgrade to PostgreSQL 13 or later")]
     with translating("checking the server"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
-        return list(preflight_checks.Inspection(cur, setup).problems())
+        return [*preflight_checks.Inspection(cur, setup).problems(), *setup.left_out]
+
+
+def unfit(connection: Connection, setup: Setup) -> dict[TableName, list[Problem]]:
+    """The tables of the set-up that cannot be followed, and why."""
+    if connection.server_version < OLDEST_SERVER or not setup.tables:
+        return {}
+    with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
+        inspection = preflight_checks.Inspection(cur, setup)
+        found = {TableName(t.schema, t.name): inspection.unfit(t) for t in inspection.tables}
+    return {table: wrong for table, wrong in found.items() if wrong}
 
 
 def prepare(
@@ -82,7 +93,7 @@ def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None
     if problems is not None:
         needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
         rest = [statement for statement in needed if statement not in (*script, slot_sql(setup.slot))]
-    return "\n".join([*script, *rest]) + "\n"
+    return "\n".join([*script, *rest, *for_later(problems or ())]) + "\n"
 
 
 def await_release(connection: Connection, slot: str, patience: float = RELEASE_SECONDS) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dblog.core.event import RESERVED
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import identifier
 from dblog.sources.postgres.deferrable import WHY, deferrable_keys
+from dblog.sources.postgres.relations import ANCESTORS, LEAVES, PARTS, RELATIONS
 from dblog.sources.postgres.slot_copy import copy_names
 from dblog.sources.postgres.slot_problems import SLOT, slot_problems
-from dblog.sources.problems import Problem
+from dblog.sources.problems import NO_KEY, Problem
 from dblog.sources.relational import WATERMARK
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
@@ -31,6 +33,8 @@ class Setup:
     """The tables that the pipeline has followed so far. `survey` finds those that the publication lacks now."""
     writes: bool = True
     """Whether the stream writes watermarks."""
+    left_out: tuple[Problem, ...] = ()
+    """Why other tables that the patterns bring are left out."""
 
     @property
     def published(self) -> tuple[TableName, ...]:
@@ -78,60 +82,6 @@ _SERVER = """
            EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND (rolreplication OR rolsuper)
                    OR rolname = 'rds_replication' AND pg_has_role(oid, 'MEMBER')) AS streams
 """
-# Does the replica identity contain the primary key? NOTHING does not, and an index may not.
-_IDENTITY = """
-    CASE c.relreplident WHEN 'n' THEN false WHEN 'i' THEN EXISTS (
-        SELECT FROM pg_index p JOIN pg_index i USING (indrelid)
-        WHERE indrelid = c.oid AND p.indisprimary AND i.indisreplident
-          AND (p.indkey::int2[])[0:p.indnkeyatts - 1] <@ (i.indkey::int2[])[0:i.indnkeyatts - 1])
-    ELSE true END
-"""
-_RELATIONS = f"""
-    SELECT w.schema, w.name, n.oid AS schema_oid, c.oid, c.relkind AS kind, c.relpersistence AS persistence,
-           c.relreplident AS replident, {_IDENTITY} AS identified, pg_has_role(c.relowner, 'USAGE') AS owned,
-           has_schema_privilege(n.oid, 'USAGE') AS usage, has_schema_privilege(n.oid, 'CREATE') AS creates,
-           has_any_column_privilege(c.oid, 'UPDATE') AS updates, has_table_privilege(c.oid, 'INSERT') AS inserts,
-           row_security_active(c.oid) AS secured,
-           c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS inherited,
-           c.relispartition AS partition, a.*
-    FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w(schema, name, ordinal)
-    LEFT JOIN pg_namespace n ON n.nspname = w.schema
-    LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
-    LEFT JOIN pg_index k ON k.indrelid = c.oid AND k.indisprimary
-    CROSS JOIN LATERAL (
-        SELECT array_agg(f.name) AS columns, array_agg(f.name) FILTER (WHERE generated) AS generated,
-               array_agg(f.name) FILTER (WHERE NOT generated AND NOT readable) AS unreadable,
-               array_agg(f.name) FILTER (WHERE keyed) AS key
-        FROM (SELECT attname::text AS name, attgenerated <> '' AS generated,
-                     has_column_privilege(c.oid, attnum, 'SELECT') AS readable,
-                     attnum = ANY ((k.indkey::int2[])[0:k.indnkeyatts - 1]) AS keyed
-              FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum) f) a
-    ORDER BY w.ordinal
-"""
-_LEAVES = f"""
-    SELECT n.nspname AS schema, c.relname AS name, c.relkind AS kind, c.relpersistence AS persistence,
-           {_IDENTITY} AS identified, t.parentrelid::text AS parent
-    FROM pg_partition_tree(%s::oid::regclass) t
-    JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE t.isleaf AND c.relkind <> 'p'
-"""
-# The ancestors of a partition, the nearest first.
-_ANCESTORS = """
-    SELECT n.nspname AS schema, c.relname AS name,
-           EXISTS (SELECT FROM pg_publication_tables JOIN pg_publication USING (pubname)
-                   WHERE pubname = %s AND pubviaroot AND (schemaname, tablename) = (n.nspname, c.relname)) AS published
-    FROM pg_partition_ancestors(%s::oid::regclass) a
-    JOIN pg_class c ON c.oid = a.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid <> %s::oid
-"""
-
-
-# The tables that are published with a row filter or a column list (PostgreSQL 15 and later).
-_PARTS = """
-    SELECT n.nspname AS schema, c.relname AS name, f.filter
-    FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-    CROSS JOIN LATERAL (SELECT to_jsonb(r) ->> 'prqual' AS filter, to_jsonb(r) ->> 'prattrs' AS columns) f
-    WHERE r.prpubid = %s::oid AND (f.filter IS NOT NULL OR f.columns IS NOT NULL)
-"""
 
 
 class Inspection:
@@ -145,11 +95,11 @@ class Inspection:
             "SELECT *, pg_has_role(pubowner, 'USAGE') AS owned FROM pg_publication WHERE pubname = %s",
             setup.publication,
         )
-        found = self._all(_RELATIONS, [t.schema for t in setup.published], [t.name for t in setup.published])
+        found = self._all(RELATIONS, [t.schema for t in setup.published], [t.name for t in setup.published])
         self.deferrable = deferrable_keys(cur, [table.oid for table in found if table.oid is not None])
         self.watermark: Any = found.pop() if setup.writes else None
         self.tables = found
-        parts = self._all(_PARTS, self.publication.oid) if self.publication is not None else ()
+        parts = self._all(PARTS, self.publication.oid) if self.publication is not None else ()
         self.partial = [part for part in parts if (part.schema, part.name) in setup.published]
 
     def problems(self) -> Iterator[Problem]:
@@ -222,40 +172,46 @@ class Inspection:
 
     def of_table(self, table: Any, *, rights: bool = True) -> Iterator[Problem]:
         """The problems of a table; with `rights`, also the privileges that the role lacks to read it."""
-        name = _name(table)
+        name, of = _name(table), TableName(table.schema, table.name)
         if table.oid is None:
-            yield Problem(f"table {name} does not exist", "correct the name: it is case-sensitive and not quoted")
+            fix, reason = "correct the name: it is case-sensitive and not quoted", "they do not exist"
+            yield Problem(f"table {name} does not exist", fix, table=of, reason=reason)
             return
         if table.kind not in "rp":
             kind = _KINDS.get(table.kind, "not a table")
-            yield Problem(f"{name} is {kind}: the log has no changes of it", "capture the tables behind it")
+            what, reason = f"{name} is {kind}: the log has no changes of it", f"each is {kind}: the log has no changes"
+            yield Problem(what, "capture the tables behind it", table=of, reason=reason)
             return
         if rights:
             yield from self._of_rights(table)
         yield from self._of_logging(table)
         if table.inherited:
-            what = f"table {name} has children by inheritance: a select reads their rows, but the log has them apart"
-            yield Problem(what, "capture the children, or make it a partitioned table")
+            why = "children by inheritance: a select reads their rows, but the log has them apart"
+            fix = "capture the children, or make it a partitioned table"
+            yield Problem(f"table {name} has {why}", fix, table=of, reason=why)
         if table.generated:
             what = f"generated columns of {name} are not in the log and are not captured: {', '.join(table.generated)}"
-            yield Problem(what, "compute them downstream", fatal=False)
-        ancestors = self._all(_ANCESTORS, self.setup.publication, table.oid, table.oid) if table.partition else ()
+            reason = "generated columns, which are not in the log and are not captured"
+            yield Problem(what, "compute them downstream", fatal=False, table=of, reason=reason)
+        ancestors = self._all(ANCESTORS, self.setup.publication, table.oid, table.oid) if table.partition else ()
         for up in ancestors:
             if (up.schema, up.name) in self.setup.tables:
-                yield Problem(
-                    f"{name} is a partition of {_name(up)}: its rows would be captured twice", "capture one of the two"
-                )
+                why = f"a partition of {_name(up)}: its rows would be captured twice"
+                yield Problem(f"{name} is {why}", "capture one of the two", table=of, reason=f"each is {why}")
             elif up.published:
                 pub, fix = self.setup.publication, "capture that instead, or use another publication"
-                yield Problem(f"publication {pub!r} publishes changes of {name} as those of {_name(up)}", fix)
-        for leaf in self._all(_LEAVES, table.oid) if table.kind == "p" else ():
+                what = f"publication {pub!r} publishes changes of {name} as those of {_name(up)}"
+                reason = f"publication {pub!r} publishes their changes as those of {_name(up)}"
+                yield Problem(what, fix, table=of, reason=reason)
+        for leaf in self._all(LEAVES, table.oid) if table.kind == "p" else ():
             if leaf.kind == "f" or leaf.persistence != "p":
                 kind, part = "a foreign table" if leaf.kind == "f" else "unlogged", identifier(leaf.schema, leaf.name)
                 detach = f"ALTER TABLE {leaf.parent} DETACH PARTITION {part};"
                 fix = detach if leaf.kind == "f" else f"ALTER TABLE {part} SET LOGGED;"
-                yield Problem(f"partition {_name(leaf)} of {name} is {kind}: the log has no changes of it", fix)
+                what = f"partition {_name(leaf)} of {name} is {kind}: the log has no changes of it"
+                yield Problem(what, fix, table=of)
             elif not leaf.identified:
-                yield _wrong_identity(leaf)
+                yield _wrong_identity(leaf, of)
 
     def _of_rights(self, table: Any, *, update: bool = False) -> Iterator[Problem]:
         name, role, lacks = _name(table), self.server.role, []
@@ -271,29 +227,48 @@ class Inspection:
         if lacks:
             missing = ", ".join(f"{right} on schema {on!r}" if on is table.schema else right for right, on in lacks)
             fix = "\n".join(grant(right, on, role) for right, on in lacks)
-            yield Problem(f"role {role!r} lacks rights on {name}: {missing}", fix)
+            what, reason = f"role {role!r} lacks rights on {name}: {missing}", f"role {role!r} lacks {missing}"
+            yield Problem(what, fix, table=target, reason=reason)
         if table.secured:
             what = f"row level security hides rows of {name} from role {role!r}, but not from the log"
-            yield Problem(what, f"ALTER ROLE {identifier(role)} BYPASSRLS;")
+            reason = f"row level security hides rows from role {role!r}, but not from the log"
+            yield Problem(what, f"ALTER ROLE {identifier(role)} BYPASSRLS;", table=target, reason=reason)
 
     def _of_logging(self, table: Any) -> Iterator[Problem]:
         """Check that the log has the table's changes, and that these have the primary key."""
-        name, q = _name(table), identifier(table.schema, table.name)
+        name, q, of = _name(table), identifier(table.schema, table.name), TableName(table.schema, table.name)
         if table.persistence != "p":
             kind = "unlogged" if table.persistence == "u" else "temporary"
-            yield Problem(f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;")
+            what, fix = f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;"
+            yield Problem(what, fix, table=of, reason=f"each is {kind}: the log has no changes")
         if not table.key:
-            what = f"table {name} has no primary key, which is needed to match dumped rows with changes"
-            yield Problem(what, f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);")
+            why = NO_KEY
+            fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
+            yield Problem(f"table {name} has {why}", fix, table=of, reason=why)
         elif not table.identified:
-            yield _wrong_identity(table)
+            yield _wrong_identity(table, of, None if table.has_primary else table.key_index)
         elif set(table.key) & set(table.generated or ()):
-            yield Problem(f"the primary key of {name} is generated, so the log lacks it", "use a plain column")
+            what, reason = f"the primary key of {name} is generated", "the primary key is generated"
+            yield Problem(f"{what}, so the log lacks it", "use a plain column", table=of, reason=reason)
 
     def of_deferrable(self, table: Any) -> Iterator[Problem]:
         for key in self.deferrable.get(table.oid, ()):
-            what = f"the primary key of {str(key.table)!r} is deferrable: {WHY}"
-            yield Problem(what, key.fix, lost=self._is_followed(table))
+            what, of = f"the primary key of {str(key.table)!r} is deferrable", TableName(table.schema, table.name)
+            reason = f"the primary key is deferrable: {WHY}"
+            yield Problem(f"{what}: {WHY}", key.fix, lost=self._is_followed(table), table=of, reason=reason)
+
+    def of_columns(self, table: Any) -> Iterator[Problem]:
+        if taken := sorted(RESERVED & set(table.columns or ())):
+            why = f"columns named {', '.join(taken)}, which dblog uses for itself"
+            fix, of = "rename the columns", TableName(table.schema, table.name)
+            yield Problem(f"table {_name(table)} has {why}", fix, table=of, reason=why)
+
+    def unfit(self, table: Any) -> list[Problem]:
+        """Why a table cannot be followed, whatever the role may do."""
+        if table.oid is None:  # it was dropped after it was listed
+            return []
+        found = [*self.of_table(table, rights=False), *self.of_deferrable(table), *self.of_columns(table)]
+        return [p for p in found if p.fatal]
 
     def _is_followed(self, table: Any) -> bool:
         return (table.schema, table.name) in self.setup.followed
@@ -350,7 +325,9 @@ class Inspection:
         for part in (p for p in self.partial if (p.schema, p.name) == (table.schema, table.name)):
             kind = "a row filter" if part.filter else "a column list"
             what = f"publication {pub!r} has {kind} on {_name(part)}: the log would be incomplete"
-            yield Problem(what, _members_sql(self.setup, self._publishable()))
+            fix, of = _members_sql(self.setup, self._publishable()), TableName(part.schema, part.name)
+            reason = f"publication {pub!r} has {kind} on each: the log would be incomplete"
+            yield Problem(what, fix, table=of, reason=reason)
 
     def members(self) -> set[TableName]:
         """The tables of the publication, listed one by one or by FOR ALL TABLES or by schema."""
@@ -363,7 +340,9 @@ class Inspection:
         fix = f"ALTER PUBLICATION {identifier(pub)} ADD TABLE {identifier(table.schema, table.name)};"
         if self.partial:  # the statement that fixes these sets all tables, so ADD would fail
             fix = _members_sql(self.setup, self._publishable())
-        return Problem(f"publication {pub!r} does not have {_name(table)}", fix, fatal=not may, creatable=may)
+        what, reason = f"publication {pub!r} does not have {_name(table)}", f"publication {pub!r} does not have them"
+        of = TableName(table.schema, table.name)
+        return Problem(what, fix, fatal=not may, creatable=may, table=of, reason=reason)
 
     def _of_members(self, found: Any, *, watermark_owned: bool) -> Iterator[Problem]:
         pub, ours, members = self.setup.publication, self.setup.published, self.members()
@@ -372,7 +351,7 @@ class Inspection:
         for table in (*tables, *([self.watermark] if self.setup.writes else [])):
             missing = (table.schema, table.name) not in members and (table.oid is not None or table is self.watermark)
             if missing and table.kind == "p" and not found.pubviaroot:  # then its partitions are listed
-                leaves = {TableName(leaf.schema, leaf.name) for leaf in self._all(_LEAVES, table.oid)}
+                leaves = {TableName(leaf.schema, leaf.name) for leaf in self._all(LEAVES, table.oid)}
                 missing = table.oid not in named and not (leaves and leaves <= members)
             if missing and not found.puballtables:
                 yield self.not_a_member(found, table, owned=watermark_owned if table is self.watermark else table.owned)
@@ -392,6 +371,11 @@ def _name(relation: Any) -> str:
     return repr(f"{relation.schema}.{relation.name}")
 
 
-def _wrong_identity(table: Any) -> Problem:
-    fix = f"ALTER TABLE {identifier(table.schema, table.name)} REPLICA IDENTITY DEFAULT;"
-    return Problem(f"the replica identity of {_name(table)} does not contain its primary key", fix)
+def _wrong_identity(relation: Any, table: TableName, index: str | None = None) -> Problem:
+    """The problem of a table, or of a partition of it. `index` is the unique index that is its key; None if that is the
+    primary key."""
+    key = "primary key" if index is None else "unique key"
+    using = "DEFAULT" if index is None else f"USING INDEX {identifier(index)}"
+    fix = f"ALTER TABLE {identifier(relation.schema, relation.name)} REPLICA IDENTITY {using};"
+    what = f"the replica identity of {_name(relation)} does not contain its {key}"
+    return Problem(what, fix, table=table, reason=f"the replica identity does not contain the {key}")

@@ -32,16 +32,18 @@ from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import Setup
 from dblog.sources.postgres.slot_copy import SlotState, copy_names, slot_state
 from dblog.sources.postgres.visibility import Snapshot
+from dblog.sources.problems import Problem, left_out
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
 
 SEARCH_PATH = 'search_path = "$user", public'
 """The search path for users' conditions and probes: PostgreSQL's default. Our own statements qualify all names."""
 
-# Everything that could be captured: ordinary and partitioned tables, but not their partitions.
+# What a pattern can bring: ordinary and partitioned tables, but not their partitions; and views and foreign tables,
+# which cannot be captured.
 _CANDIDATES = """
-select n.nspname, c.relname
+select n.nspname, c.relname, c.relkind in ('r', 'p') and c.relpersistence = 'p'
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p'
+where c.relkind in ('r', 'p', 'v', 'm', 'f') and not c.relispartition
   and n.nspname not in ('pg_catalog', 'information_schema', 'dblog') and n.nspname not like 'pg\\_%'
 """
 
@@ -85,6 +87,8 @@ class Postgres(Relational[Connection]):
     """Whether watermarks are written. Otherwise windows end without writing anything."""
     catch_up: bool = True
     """Whether the log may be read by calls while the stream is far behind."""
+    skips: bool = True
+    """Whether tables that a pattern brings and that cannot be followed are left out, not refused."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
@@ -95,11 +99,15 @@ class Postgres(Relational[Connection]):
 
     def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
         """What the preflight checks; `followed` is None for a new stream."""
-        demanded = self._demanded(followed)
+        demanded, unfit = self._demanded(followed)
         if followed is not None:  # `survey` looks for a missing followed table by its OID
-            there = set(self._with(self._candidates))
+            there = {name for name, fit in self._with(self._candidates).items() if fit}
             demanded = tuple(name for name in demanded if name in there or name not in followed)
-        return replace(self._setup_of(demanded), fresh=followed is None, followed=frozenset(followed or ()))
+        setup = self._setup_of(demanded)
+        return replace(setup, fresh=followed is None, followed=frozenset(followed or ()), left_out=left_out(unfit))
+
+    def _unfit(self, session: Connection, tables: Sequence[TableName]) -> dict[TableName, list[Problem]]:
+        return preflight.unfit(session, self._setup_of(tables))
 
     def _setup_of(self, tables: Sequence[TableName]) -> Setup:
         return Setup(self.slot, self.publication, tuple(tables), fresh=False, writes=self.writes)
@@ -127,13 +135,10 @@ class Postgres(Relational[Connection]):
         known = {f.identity: table for table, f in tables.items()}
         self._learnt.names = {**self._learnt.names, **known}
 
-    def tables(self) -> Mapping[TableName, TableSchema]:
-        return self._describe(self.names())
-
-    def _candidates(self, session: Connection) -> list[TableName]:
+    def _candidates(self, session: Connection) -> dict[TableName, bool]:
         with session.cursor() as cursor:
             cursor.execute(_CANDIDATES)
-            return [TableName(*row) for row in cursor.fetchall()]
+            return {TableName(schema, name): is_table for schema, name, is_table in cursor.fetchall()}
 
     def _read_tables(self, session: Connection, names: Collection[TableName]) -> dict[TableName, TableSchema]:
         with session.cursor() as cursor:
@@ -258,8 +263,8 @@ class Postgres(Relational[Connection]):
             with self._reading(f"reading table {table}"), connection.cursor() as cursor:
                 cursor.execute("begin read only")
                 cursor.execute(chunks.touch(connection, table))
-                if key is not None and chunks.primary_key(connection, table) != key:
-                    raise KeyChanged(f"the primary key of table {table} has changed: it was {key}")
+                if key is not None and chunks.key_text(connection, table) != key:
+                    raise KeyChanged(f"the key of table {table} has changed: it was {key}")
                 schema = self._narrowed(read_tables(cursor, [table], self.types)[table])
                 if extent.where is not None:
                     cursor.execute(f"set local {SEARCH_PATH}")

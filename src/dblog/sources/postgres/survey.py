@@ -2,8 +2,8 @@
 
 A table is identified by its OID, because names change while the log of a publication goes on. The `state` of a table is
 a fingerprint of everything that adds or removes rows without an entry in the log: its membership in the publication (a
-new number after it was removed and added again, or got another column list or row filter), the columns of its primary
-key, and its partitions.
+new number after it was removed and added again, or got another column list or row filter), the columns of its key, and
+its partitions.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from dblog.databases.postgres.connect import Connection, translating
 from dblog.errors import PositionLost
 from dblog.sources.base import Survey
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
+from dblog.sources.postgres.keys import KEY
 from dblog.sources.postgres.preflight_checks import Inspection, Setup
-from dblog.sources.problems import Problem, refuse
+from dblog.sources.problems import Problem, refuse, why
 
 SetupOf = Callable[[Sequence[TableName]], Setup]
 
-# Every table that could be captured, and the tables of the given OIDs, of any kind.
+# All tables, and everything else that a pattern can bring.
 _NAMES = """
-SELECT c.oid::text AS oid, n.nspname AS schema, c.relname AS name,
-       NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%%'
+SELECT c.oid::text AS oid, n.nspname AS schema, c.relname AS name, c.relkind IN ('r', 'p') AS is_table,
+       NOT c.relispartition AND n.nspname NOT LIKE 'pg\\_%%'
            AND n.nspname NOT IN ('information_schema', 'dblog') AS candidate
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
 
-_STATES = """
+_STATES = f"""
 SELECT c.oid, m.oid AS member, array_to_string((k.indkey::int2[])[0:k.indnkeyatts - 1], ',') AS key
-FROM pg_class c LEFT JOIN pg_index k ON k.indrelid = c.oid AND k.indisprimary
+FROM pg_class c LEFT JOIN {KEY} k ON true
 LEFT JOIN pg_publication_rel m ON m.prrelid = c.oid AND m.prpubid = %s::oid
 WHERE c.oid = ANY (%s::oid[])
 """
@@ -65,9 +66,10 @@ def survey(
     with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
         cur.execute(_NAMES)
         found = cur.fetchall()
-        names = {row.oid: TableName(row.schema, row.name) for row in found}
+        names = {row.oid: TableName(row.schema, row.name) for row in found if row.is_table}
         there = set(names.values())
-        wanted = select_tables(patterns, (TableName(r.schema, r.name) for r in found if r.candidate))
+        candidates = {TableName(r.schema, r.name) for r in found if r.candidate}
+        wanted = select_tables(patterns, candidates - (followed.keys() - there))
         absent = [t for t in followed if t not in there]
         kept = [t for t in followed if t in there and select_tables(patterns, [t])]
         examined = tuple(dict.fromkeys((*wanted, *kept)))
@@ -89,12 +91,12 @@ def survey(
             if name in followed:
                 problems += wrong
             elif wrong:
-                left_out[name] = "; ".join(f"{p.what} (fix: {p.fix})" for p in wrong)
+                left_out[name] = why(wrong)
                 continue
             tables[name], is_new = states[table.oid]
             before = followed.get(name)
-            if before is not None and (why := _replaced(before, tables[name], name in members, is_new)):
-                replaced[name] = why
+            if before is not None and (changed := _replaced(before, tables[name], name in members, is_new)):
+                replaced[name] = changed
         problems += inspection.of_publication(
             inspection.publication, [t for t in inspection.tables if (t.schema, t.name) in followed]
         )
@@ -135,9 +137,11 @@ def _publication(inspection: Inspection) -> Any:
 def _problems(inspection: Inspection, table: Any, is_member: bool, *, followed: bool) -> list[Problem]:
     """The reasons why a table cannot be followed."""
     publication = _publication(inspection)
+    if not followed and (unfit := inspection.unfit(table)):
+        return unfit
     found = [*inspection.of_table(table, rights=not followed), *inspection.of_published_part(table)]
     if not followed:
-        found += [*inspection.of_deferrable(table), *inspection.of_publication(publication, [table])]
+        found += inspection.of_publication(publication, [table])
     if not is_member:
         found.append(inspection.not_a_member(publication, table, owned=table.owned))
     return [p for p in found if p.fatal]
@@ -195,5 +199,5 @@ def _replaced(before: Followed, now: Followed, is_member: bool, newer: Newer) ->
     if old[0] != new[0]:
         return "it was removed from the publication and added again, or was published in part"
     if old[1] != new[1]:
-        return "its primary key has changed"
+        return "its key has changed"
     return None if newer(old[2]) else "its partitions have changed"
