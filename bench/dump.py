@@ -55,10 +55,10 @@ def measure(database: Database, ours: Ours, rows: int, rounds: int, *, against_d
         "dump", "dblog with the start of the query", tuple(d.rows / d.total_seconds for d in drains), "rows/s"
     )
     against = f"dump, against {database.reader.removesuffix(' to /dev/null')}"
-    figures, targets = [mine, whole, server], [ratio(against, mine, server, database.reader_share)]
+    figures, targets = [mine, whole, server], [ratio(against, mine, server, database.reader_bound)]
     for form, counted in other.items() if against_debezium else ():
         what = f"Debezium ({form}) incremental snapshot, chunks of {debezium.CHUNK_ROWS}"
         figures.append(debezium.figure("dump", what, counted, "rows/s"))
-        bound = 8.0 if form == debezium.COUNTED else None
+        bound = database.debezium_dump_bound if form == debezium.COUNTED else None
         targets.append(ratio(f"dump, against Debezium ({form})", mine, figures[-1], bound))
     return figures, targets

@@ -94,6 +94,14 @@ class Target:
         return f"{'at least' if self.least else 'at most'} {_number(self.bound)}{self.unit}{aim}"
 
 
+@dataclass(frozen=True)
+class Bound:
+    """What a ratio should be at least, and what would be better."""
+
+    least: float
+    aim: float | None = None
+
+
 Measured = tuple[list[Figure], list[Target]]
 """What a part of the benchmark returns."""
 
@@ -103,10 +111,18 @@ def joined(parts: Sequence[Measured]) -> Measured:
 
 
 def ratio(
-    what: str, ours: Figure, other: Figure, bound: float | None, *, least: bool = True, aim: float | None = None
+    what: str,
+    ours: Figure,
+    other: Figure,
+    bound: float | Bound | None,
+    *,
+    least: bool = True,
+    aim: float | None = None,
 ) -> Target:
     """Our figure in units of the other's. Rounds are compared one by one, because they ran side by side."""
     rounds = [a / b for a, b in zip(ours.rounds, other.rounds, strict=True)]
+    if isinstance(bound, Bound):
+        aim, bound = bound.aim, bound.least
     return Target(what, median(rounds), " x", bound, least, aim)
 
 

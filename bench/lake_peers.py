@@ -21,7 +21,7 @@ from typing import Any
 
 from bench import debezium
 from bench.cpu import metered
-from bench.database import Stretch
+from bench.database import UPDATES, Stretch
 from bench.figures import NO_CPU, Cpu
 from bench.postgres import Postgres
 
@@ -127,21 +127,21 @@ class SparkPeer:
 
     def debezium_dump(self, table: str, rows: int) -> Work:
         with self._database.debezium_reads_tables(table) as properties, self._merging(rows) as merged:
-            count = debezium.copy(self._database, table, rows, properties, merged.folder)
-            merged.engine = count.cpu
+            merged.engine = debezium.copy(self._database, table, rows, properties, merged.folder).cpu
         return merged.done
 
     def debezium_catchup(self, stretch: Stretch) -> Work:
         with self._merging(stretch.changes) as merged:
             merged.engine = debezium.drain_log(self._database, stretch, debezium.JSON, merged.folder).cpu
+        inserted = self._database.ask("select count(*) from wide where id > %s", stretch.keys[0])
+        self._expect(merged.path, inserted + UPDATES)  # the first transaction updates rows of the one before
         return merged.done
 
     @contextmanager
     def _merging(self, rows: int) -> Iterator[Merged]:
-        merged = Merged(Path(self.path()))
+        merged = Merged(Path(self.path()), self.path())
         merged.folder.mkdir()
-        path = self.path()
-        self.ask("follow", folder=str(merged.folder), path=path, checkpoint=self.path())
+        self.ask("follow", folder=str(merged.folder), path=merged.path, checkpoint=self.path())
         with metered(own=[self._process.pid]) as sides:
             begin = time.time()
             yield merged
@@ -155,6 +155,8 @@ class Merged:
     """A folder that Debezium writes to and Spark reads, and how it went."""
 
     folder: Path
+    path: str
+    """The Delta table."""
     engine: Cpu = NO_CPU
     work: Work | None = None
 

@@ -40,7 +40,7 @@ def measure(database: Database, ours: Ours, rows: int) -> tuple[list[Figure], li
     note = f"{rows:,} rows in one transaction, delivered at {drain.rate:,.0f} rows/s"
     figures = [Figure("memory", role, (megabytes,), "MB", note) for role, megabytes in sorted(highest.items())]
     python = max(megabytes for role, megabytes in highest.items() if role != "JVM")
-    return figures, [Target("memory of the largest Python process", python, " MB", 600, least=False)]
+    return figures, [Target("memory of the largest Python process", python, " MB", 400, least=False, aim=300)]
 
 
 @contextlib.contextmanager

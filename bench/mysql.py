@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.database import DELETES, INSERTS, UPDATES, Database, Stretch
+from bench.figures import Bound
 from dblog.databases.mysql.connect import connect, parse, server
 from dblog.testing.mysql_server import MYSQL, Install, MySQLServer
 
@@ -48,8 +49,8 @@ end
 class MySQL(Database):
     """A server of either family."""
 
-    reader_share = 0.4
-    debezium_share = 8.0
+    reader_bound = Bound(0.4)
+    debezium_bound = debezium_dump_bound = Bound(8.0)
     catchup_changes = 3_000_000
     schema = "bench"
     columns = """

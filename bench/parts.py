@@ -118,7 +118,9 @@ def _growth(bench: Bench) -> Measured:
 def _sinks(bench: Bench) -> Measured:
     size = bench.size
     sizes = sinks.Sizes(size.of(4_000_000), size.of(1_500_000), size.of(10_000_000))
-    return sinks.measure(bench.postgres, bench.ours, sizes, size.few_rounds)
+    return sinks.measure(
+        bench.postgres, bench.ours, sizes, size.few_rounds, against_debezium=bench.against_debezium
+    )  # fmt: skip
 
 
 def _tables(bench: Bench) -> Measured:

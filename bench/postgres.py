@@ -13,6 +13,7 @@ import psycopg2
 
 from bench.database import DELETES, INSERTS, UPDATES, Database, Stretch
 from bench.debezium import FORMATS
+from bench.figures import Bound
 from dblog.testing.postgres_server import PostgresServer
 
 SETTINGS = {
@@ -51,9 +52,9 @@ end $$
 
 class Postgres(Database):
     family = "PostgreSQL"
-    receiver, receiver_share = "pg_recvlogical to /dev/null", 0.8
-    reader, reader_share = "COPY binary to /dev/null", 0.25
-    debezium_share = 2.0
+    receiver, receiver_bound = "pg_recvlogical to /dev/null", Bound(3.0, 5.0)
+    reader, reader_bound = "COPY binary to /dev/null", Bound(0.45, 0.6)
+    debezium_bound, debezium_dump_bound = Bound(5.0, 8.0), Bound(11.0, 15.0)
     schema = "public"
     columns = """
         id bigint primary key, n int, name text, amount numeric(18,4), at timestamptz, flag bool, doc jsonb, ref uuid,

@@ -59,6 +59,7 @@ def write(name: str, body: str, document: Path = DOCUMENT) -> None:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     head, rows = [head[i] for i in used], [[row[i] for i in used] for row in rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]

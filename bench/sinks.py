@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from bench import debezium_jdbc
 from bench.command import Pipeline, Ran, net_rate
 from bench.database import Stretch
 from bench.figures import Cpu, Figure, Measured, Target, joined, ratio, rotated
@@ -26,6 +27,9 @@ from bench.replication import Target as Server
 
 FOLDERS = ("parquet", "delta", "iceberg")
 KINDS = ("sql", *FOLDERS, "noop")
+DEBEZIUM = "Debezium with its JDBC sink, without its first quarter"
+DEBEZIUM_SHARE = 0.1
+"""The part of the rows and changes that is measured of it: it goes through them at an even pace."""
 SUBSCRIPTION, PG_DUMP, STREAM = "CREATE SUBSCRIPTION", "pg_dump | psql", "readStream into noop, without the command"
 CHANGED = (0, 5, 100, 2_000)
 """Rows that change per second while a table is dumped."""
@@ -62,9 +66,12 @@ class Side:
         return Figure(f"sinks, {part}", what, tuple(self.rates), unit, note, tuple(self.cpu))
 
 
-def measure(source: Postgres, ours: Ours, sizes: Sizes, rounds: int) -> Measured:
+def measure(source: Postgres, ours: Ours, sizes: Sizes, rounds: int, *, against_debezium: bool) -> Measured:
+    if against_debezium and not debezium_jdbc.available():
+        print("without Debezium's JDBC sink: scripts/debezium_jdbc.sh and scripts/kafka.sh fetch what it needs")
+        against_debezium = False
     with tempfile.TemporaryDirectory(prefix="dblog-bench-") as folder, target_server() as target:
-        bench = _Sinks(source, ours, target, Path(folder))
+        bench = _Sinks(source, ours, target, Path(folder), against_debezium=against_debezium)
         source.fill("big", sizes.rows)
         source.fill("few", 1000)
         parts = [bench.dumps(sizes.rows, rounds), bench.catchup(sizes.changes, rounds)]
@@ -74,8 +81,9 @@ def measure(source: Postgres, ours: Ours, sizes: Sizes, rounds: int) -> Measured
 
 
 class _Sinks:
-    def __init__(self, source: Postgres, ours: Ours, target: Server, folder: Path) -> None:
+    def __init__(self, source: Postgres, ours: Ours, target: Server, folder: Path, *, against_debezium: bool) -> None:
         self._source, self._ours, self._target, self._folder = source, ours, target, folder
+        self._peers = (DEBEZIUM,) if against_debezium else ()
         self._made = 0
 
     def _pipeline(self, kind: str, tables: str, **more: str) -> Pipeline:
@@ -95,7 +103,7 @@ class _Sinks:
     # -- dump ------------------------------------------------------------------------------------------------
 
     def dumps(self, rows: int, rounds: int) -> Measured:
-        sides = {name: Side() for name in (*KINDS, SUBSCRIPTION, PG_DUMP, STREAM)}
+        sides = {name: Side() for name in (*KINDS, SUBSCRIPTION, PG_DUMP, *self._peers, STREAM)}
 
         def command(kind: str) -> Callable[[], None]:
             def dump() -> None:
@@ -125,8 +133,15 @@ class _Sinks:
                 drain = plain.drain()
             sides[STREAM].add(drain.rate, drain.cpu, rows)
 
+        def debezium() -> None:
+            rest()
+            some = max(1, int(rows * DEBEZIUM_SHARE))
+            rate, cpu = debezium_jdbc.copied(self._source, self._target, "big", some)
+            sides[DEBEZIUM].add(rate, cpu, some)
+
+        peers = [debezium] if self._peers else []
         for number in range(rounds):
-            for side in rotated([*map(command, KINDS), subscription, pg_dump, stream], number):
+            for side in rotated([*map(command, KINDS), subscription, pg_dump, *peers, stream], number):
                 side()
                 self._target.settle()
         return _compared("dump", "rows/s", sides, "the subscription's copy", 0.5)
@@ -134,8 +149,8 @@ class _Sinks:
     # -- catch-up --------------------------------------------------------------------------------------------
 
     def catchup(self, changes: int, rounds: int) -> Measured:
-        sides = {name: Side() for name in (*KINDS, SUBSCRIPTION, STREAM)}
-        pipelines = {kind: self._pipeline(kind, "public.wide", source='dump = "never"') for kind in KINDS}
+        sides = {name: Side() for name in (*KINDS, SUBSCRIPTION, *self._peers, STREAM)}
+        pipelines = {kind: self._pipeline(kind, "public.wide", of_source='dump = "never"') for kind in KINDS}
         subscription = Subscription(self._source, self._target, "bench_apply", ["wide"], self._source.columns)
         try:
             subscription.start(copies=True)
@@ -146,15 +161,17 @@ class _Sinks:
                 for number in range(rounds):
                     starts = {kind: self._once(pipeline, kind).seconds for kind, pipeline in pipelines.items()}
                     subscription.pause()
-                    stretch = self._source.write_stretch(changes)
-                    steps = [
-                        *(self._caught_up(kind, pipelines[kind], stretch, starts[kind], sides) for kind in KINDS),
-                        self._applied(subscription, stretch, sides),
-                        self._streamed(plain, stretch, sides),
-                    ]
-                    for step in rotated(steps, number):
-                        step()
-                        self._target.settle()
+                    with self._source.readers():
+                        stretch = self._source.write_stretch(changes)
+                        steps = [
+                            *(self._caught_up(kind, pipelines[kind], stretch, starts[kind], sides) for kind in KINDS),
+                            self._applied(subscription, stretch, sides),
+                            *([self._by_debezium(stretch, sides)] if self._peers else []),
+                            self._streamed(plain, stretch, sides),
+                        ]
+                        for step in rotated(steps, number):
+                            step()
+                            self._target.settle()
         finally:
             subscription.drop()
             for pipeline in pipelines.values():
@@ -181,6 +198,14 @@ class _Sinks:
             sides[SUBSCRIPTION].add(stretch.changes / seconds, cpu, stretch.changes)
 
         return apply
+
+    def _by_debezium(self, stretch: Stretch, sides: Mapping[str, Side]) -> Callable[[], None]:
+        def follow() -> None:
+            rest()
+            rate, cpu, changes = debezium_jdbc.followed(self._source, self._target, stretch, DEBEZIUM_SHARE)
+            sides[DEBEZIUM].add(rate, cpu, changes)
+
+        return follow
 
     def _streamed(self, plain: Stream, stretch: Stretch, sides: Mapping[str, Side]) -> Callable[[], None]:
         def drain() -> None:
@@ -258,6 +283,6 @@ def _compared(part: str, unit: str, sides: Mapping[str, Side], peer: str, least:
         ratio(f"{part} into sql, against {peer}", figures["sql"], figures[SUBSCRIPTION], least, aim=1.0),
         ratio(f"{part} into parquet, against readStream into noop", figures["parquet"], figures[STREAM], 0.6, aim=0.8),
     ]
-    for kind in ("delta", "iceberg", "noop"):
+    for kind in (kind for kind in KINDS if kind not in ("sql", "parquet")):
         targets.append(ratio(f"{part} into {kind}, against readStream into noop", figures[kind], figures[STREAM], None))
     return list(figures.values()), targets

@@ -57,7 +57,7 @@ def measure(source: Postgres, counts: Sequence[int], idle_seconds: float) -> Mea
 def _measured(source: Postgres, target: Server, folder: Path, kind: str, count: int, idle_seconds: float) -> Found:
     name = f"tables_{count}_{kind}"
     sink = {"type": kind, **({"url": target.database(name)} if kind == "sql" else {})}
-    quick = Pipeline(source, folder, name, "public.small_*", sink, pipeline="every = 0")
+    quick = Pipeline(source, folder, name, "public.small_*", sink, of_pipeline="every = 0")
     try:
         rest()
         begin = time.time()
@@ -65,7 +65,7 @@ def _measured(source: Postgres, target: Server, folder: Path, kind: str, count: 
             dumped = command.until_dumped() - begin
             changed = tuple(_transaction(source, command, count) for _ in range(REPEATED))
         offset = quick.checkpoint.size()
-        quick.rewrite(pipeline="")  # the same pipeline, with default settings from here on
+        quick.rewrite()  # the same pipeline, with default settings from here on
         rest()
         with quick.running() as command:
             _transaction(source, command, count)
@@ -125,13 +125,13 @@ def _create(source: Postgres, count: int) -> None:
     source.run("analyze")
     source.run("checkpoint")
     source.run("""
-        create or replace procedure change_all(count int, inout position pg_lsn) language plpgsql as $$
+        create or replace procedure change_all(count int, inout upto pg_lsn) language plpgsql as $$
         declare name text; begin
             for name in select format('small_%s', lpad(n::text, 4, '0')) from generate_series(1, count) n loop
                 execute format('update %I set n = n + 1 where id = 1', name);
             end loop;
             commit;
-            position := pg_current_wal_insert_lsn();  -- the server writes entries of its own a little later
+            upto := pg_current_wal_insert_lsn();  -- the server writes entries of its own a little later
         end $$""")  # fmt: skip
 
 

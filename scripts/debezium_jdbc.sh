@@ -52,10 +52,6 @@ exit 0
 # connector 3d290966bbc074597c26cd2a975827fe37d5fe2951f3394a0cafe9ccf21eee3a org.hibernate.orm:hibernate-core:7.1.0.Final
 # connector bdb42c4979001742ebc098f3b206dd1057dc93be55c50a31c3f027d3eed06412 org.hibernate.models:hibernate-models:1.0.1
 # connector 7fd6792361f4dd00f8c56af4a20cecc0066deea4a8f3dec38348af23fc2296ee com.sun.istack:istack-commons-runtime:4.1.2
-# connector ead60e9cac0e42b57092b9e2d087ff43536e9477d4486ba393037a8cc156cda7 com.fasterxml.jackson.core:jackson-annotations:2.19.0
-# connector da8e859bac94874528116a25f20c68560e4287acbf27628711b8a4f96b028430 com.fasterxml.jackson.core:jackson-core:2.19.0
-# connector ceda311f476c3b18e1d2b240c94e2dcb9c8d44e70f8afa9facab88bac4ddc03a com.fasterxml.jackson.core:jackson-databind:2.19.0
-# connector 0ee97bf32936349d6a4cf6d8428533bf4a4b5b3e7e55fd9a4f19508ce062a775 com.fasterxml.jackson.datatype:jackson-datatype-jsr310:2.19.0
 # connector 01b176d718a169263e78290691fc479977186bcc6b333487325084d6586f4627 jakarta.activation:jakarta.activation-api:2.1.3
 # connector f7dc98062fccf14126abb751b64fab12c312566e8cbdc8483598bffcea93af7c jakarta.inject:jakarta.inject-api:2.0.1
 # connector be8a26b0e75c84c1b7600f759256fbc68d60333d89ec0ce3f784fc3ffa09aa8c jakarta.persistence:jakarta.persistence-api:3.2.0

@@ -60,6 +60,10 @@ def test_a_column_without_values_is_left_out() -> None:
     assert figure_table([Figure("a", "b", (1.0,), "s")])[0] == "|   |   | median |"
 
 
+def test_a_bar_in_a_cell_does_not_end_the_cell() -> None:
+    assert figure_table([Figure("a", "b | c", (1.0,), "s")])[2] == "| a | b \\| c | 1 s    |"
+
+
 def test_a_target_is_met_on_its_side_of_the_bound() -> None:
     assert Target("", 1.2, " x", 1.3, least=False).met
     assert not Target("", 1.2, " x", 1.3).met
