@@ -35,7 +35,7 @@ def written(values: list[Any], kind: pa.DataType) -> list[Any]:
         (pa.string(), "\\N", "\\\\N", "'\\\\N'"),
         (pa.binary(), b"\0\xff\\", "\\\\x00ff5c", "x'00ff5c'"),
         (pa.binary(), b"", "\\\\x", "x''"),
-        (pa.bool_(), True, "true", "true"),
+        (pa.bool_(), True, "true", "1"),
         (pa.int64(), -(2**63), str(-(2**63)), str(-(2**63))),
         (pa.float64(), 0.1, "0.1", "0.1"),
         (pa.float32(), 3.4028234663852886e38, "3.4028235e+38", "3.4028234663852886e+38"),

@@ -187,8 +187,9 @@ def _validate(found: Address) -> None:
         raise ConfigError(f"option 'url' has connect_timeout={timeout!r}", hint="give a whole number of seconds")
 
 
-def connect(url: str | Address, *, program: str = "dblog") -> Connection:
-    """Open a session with our settings, in which every statement commits by itself. Raises SourceError."""
+def connect(url: str | Address, *, program: str = "dblog", client_flag: int = 0) -> Connection:
+    """Open a session with our settings, in which every statement commits by itself. `client_flag` has capabilities that
+    the server may use beside the driver's. Raises SourceError."""
     address = parse(url) if isinstance(url, str) else url
     options: dict[str, Any] = {"unix_socket": address.get("socket")} if address.get("socket") else {}
     with translating(f"connecting to {address.masked}", secrets=address.secrets):
@@ -207,6 +208,7 @@ def connect(url: str | Address, *, program: str = "dblog") -> Connection:
             connect_timeout=int(address.get("connect_timeout", str(CONNECT_SECONDS))),
             init_command="set session " + ", ".join(f"{name} = {value}" for name, value in SESSION.items()),
             program_name=program,
+            client_flag=client_flag,
             **options,
         )
 

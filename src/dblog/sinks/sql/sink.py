@@ -230,7 +230,7 @@ class SqlSink(Sink):
     def _run_job(self, session: Session, shares: Sequence[Share]) -> None:
         """Load the rows of tables in the tasks of one Spark job."""
         dumped = {share.into.id: share.table.arrow.dump_parts() for share in shares if share.table.arrow is not None}
-        alone = [s.into.id for s in shares if dumped[s.into.id] and s.table.truncated is None]
+        alone = [s.into.id for s in shares if dumped[s.into.id] and s.table.truncated is None and self._alike(s.into)]
         token = secrets.token_hex(8)
         direct = self._ledger.start_filling(session, alone, token)
         parts: list[tuple[Share, Part]] = []
@@ -244,6 +244,10 @@ class SqlSink(Sink):
         loaded = run_in_tasks(self._spark, works, load_part, [w.rows.weight for w in works], threads=THREADS)
         for (share, _), done in zip(parts, loaded, strict=True):
             _note(share, done)
+
+    def _alike(self, into: Fitted) -> bool:
+        """Whether a staging table has the table's own types. Other values need the statements that apply them."""
+        return all(self._target.staged_type(kind) == kind for n, kind in into.types.items() if n not in into.key)
 
     # -- the transaction ---------------------------------------------------------------------------------------------
 

@@ -70,25 +70,35 @@ def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def written(name: str, values: pa.Array) -> pa.Array:
-    """The values of a column as SQL literals."""
+    """The values of a column as SQL literals. Raises Refused."""
     kind = values.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return text.surrounded(text.hexed(values), "x'", "'")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return text.surrounded(text.escaped(values, {"\\": "\\\\", "'": "\\'"}), "'", "'")
-    if pa.types.is_temporal(kind):
-        return text.surrounded(text.temporal(name, values, _odd), "'", "'")
-    if pa.types.is_decimal(kind) and kind.scale:
+    texts = input_texts(name, values)
+    if pa.types.is_temporal(kind) or (pa.types.is_decimal(kind) and kind.scale):
         # Arrow writes small decimals with an exponent, and the server reads a number with an exponent as a float.
-        return text.surrounded(values.cast(text.TEXT), "'", "'")
+        return text.surrounded(texts, "'", "'")
+    if pa.types.is_floating(kind):  # as a number -0 loses its sign, as text it does not
+        texts = pc.if_else(pc.equal(texts, "-0"), pa.scalar("'-0'", text.TEXT), texts)
+    return texts
+
+
+def input_texts(name: str, values: pa.Array) -> pa.Array:
+    """The values of a column as text that the server reads, bytes as hexadecimal digits. Raises Refused."""
+    kind = values.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return text.hexed(values)
+    if pa.types.is_temporal(kind):
+        return text.temporal(name, values, _odd)
     if pa.types.is_floating(kind):
         text.refuse(name, pc.invert(pc.is_finite(values)), "the server cannot store infinity and NaN")
     if kind == pa.float32():
         values = values.cast(pa.float64())  # the shortest text of the greatest float32 is out of its range
-    texts = values.cast(text.TEXT)
-    if pa.types.is_floating(kind):  # as a number -0 loses its sign, as text it does not
-        texts = pc.if_else(pc.equal(texts, "-0"), pa.scalar("'-0'", text.TEXT), texts)
-    return texts
+    if kind == pa.bool_():
+        values = values.cast(pa.int8())
+    return values.cast(text.TEXT)
 
 
 def _odd(days: int, micros: int, infinite: bool) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -11,23 +10,29 @@ from typing import Any
 
 import pyarrow as pa
 import pymysql.err
-from pymysql.constants import COMMAND
+from pymysql.constants import CLIENT
 
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.mysql.connect import RIGHTS, connect, identifier, parse, server, translate
 from dblog.databases.mysql.flavor import MARIADB
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
+from dblog.sinks.sql.mysql.load_data import load_rows
 from dblog.sinks.sql.mysql.rows import HOLDS, VALUES, insert_rows, value_lists
 from dblog.sinks.sql.mysql.types import column_types, lacks_blank
 from dblog.sinks.sql.shape import Found
 from dblog.sinks.sql.staged import Inline, StagedRows, newer
 from dblog.sinks.sql.target import Session, Target, refused
 
-_SEVERAL_STATEMENTS = struct.pack("<H", 0)
-"""The option of COM_SET_OPTION that allows several statements in one text."""
 _LOCK, _WAIT_SECONDS = "dblog definitions", 60
 _LIMITS = {1040, 1203, 1226}
+
+
+class MySQLSession(Session):
+    """A session with MySQL or MariaDB."""
+
+    local_files = False
+    """Whether the server allows LOAD DATA LOCAL."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,14 +62,13 @@ class MySQLTarget(Target):
     def connect(self, *, durable: bool = True) -> Session:
         try:
             # No default database: it may not exist yet, and all names are qualified.
-            session = Session(self, connect(replace(parse(self.url), database="")))
+            flags = CLIENT.MULTI_STATEMENTS | CLIENT.LOCAL_FILES
+            session = MySQLSession(self, connect(replace(parse(self.url), database=""), client_flag=flags))
         except DBLogError as error:
             raise refused(error) from error
-        with self.errors("allowing several statements in one text"):
-            session.connection._execute_command(COMMAND.COM_SET_OPTION, _SEVERAL_STATEMENTS)
-            session.connection._read_packet()
-        [(limit,)] = session.run("select @@max_allowed_packet")
+        [(limit, local_files)] = session.run("select @@max_allowed_packet, @@local_infile")
         session.text_size = min(session.text_size, limit // 4)
+        session.local_files = bool(local_files)
         return session
 
     def last_rows(self, cursor: Any) -> list[tuple[Any, ...]]:
@@ -165,7 +169,8 @@ class MySQLTarget(Target):
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def insert(self, session: Session, table: str, rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
-        insert_rows(session, table, rows)
+        if not (isinstance(session, MySQLSession) and session.local_files and load_rows(session, table, rows, types)):
+            insert_rows(session, table, rows)
 
     def inline(self, rows: pa.Table, types: Mapping[str, str], stage: str) -> Inline:
         names = ", ".join(map(identifier, rows.schema.names))
