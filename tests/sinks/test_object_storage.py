@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from dblog.capture.spool import Spool
 from dblog.core.offset import Offset
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import read_settings
@@ -29,6 +32,7 @@ from dblog.testing.object_server import ObjectServer
 from tests.families import AnyDatabase
 from tests.sinks.batches import T, batch, change, frame, read
 from tests.sinks.endpoint import Endpoint
+from tests.sinks.spooled import SpooledBatch
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
@@ -71,6 +75,27 @@ def test_a_batch_of_ndjson_that_is_given_again_replaces_its_files(
     found = lines(object_server, f"{bucket}/out/public.t")
     assert sorted(found) == [f"{7:020d}-{part:05d}.ndjson" for part in range(3)]
     assert [line["key"]["id"] for name in sorted(found) for line in found[name]] == [*range(1, 7), 20]
+
+
+def test_tasks_write_parquet_to_object_storage(
+    spark: SparkSession, object_server: ObjectServer, bucket: str, tmp_path: Path
+) -> None:
+    """Arrow writes there, and Spark needs no library for it."""
+    spooled = SpooledBatch(spark, Spool(str(tmp_path / "spool")))
+    spooled.change(1, 2)
+    spooled.dump(3, 4)
+    files, root = object_server.storage.arrow_filesystem(f"{bucket}/out/public.t/batch=5")
+    with files.open_output_stream(f"{root}/part-00007-dead.parquet") as stream:  # as a killed attempt leaves it
+        stream.write(b"PAR1")
+    for _ in range(2):
+        written = sink(ParquetSink, object_server.storage, tmp_path, path=f"{bucket}/out")
+        written.check()
+        written.open(spark)
+        written.write(spooled.batch(5))
+    found = {info.base_name: info.path for info in files.get_file_info(pafs.FileSelector(root))}
+    assert sorted(name[:10] for name in found) == ["_dblog", "part-00000", "part-00001"]
+    tables = [pq.read_table(found[name], filesystem=files) for name in sorted(found) if name != "_dblog"]
+    assert [row["id"] for table in tables for row in table.to_pylist()] == [1, 2, 3, 4]
 
 
 def test_no_two_tables_share_a_folder(
