@@ -13,19 +13,22 @@
     taken      the last dump request that has become cursors: none is taken twice
     tally      what the running dumps had delivered before this batch, for the status
 
-Its size grows with the number of tables, never with the number of chunks or rows.
+Its size grows with the number of tables and of the chunks of a round, never with the number of rows. Long lists are
+written as compressed texts (`packing`), in offsets of version 2. Offsets of version 1 have only plain lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dblog.core.packing import packed, unpacked
 from dblog.core.schema import TableName
 from dblog.errors import PositionLost
 
-VERSION = 1
+PLAIN_VERSION, VERSION = 1, 2
+"""The version of an offset without and with texts in place of long lists. An earlier dblog refuses the latter."""
 
 Key = tuple[str, ...]
 """A primary key as the database's own text of each column. Only the database compares or orders keys."""
@@ -154,52 +157,63 @@ class Offset:
         return bool(self.read or self.dumps)
 
     def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"v": VERSION}
+        data: dict[str, Any] = {"v": PLAIN_VERSION}
         if self.position is not None:
             data["pos"] = self.position
         if self.coordinate is not None:
             data["place"] = self.coordinate
         if self.emit:
-            data["emit"] = [_chunk_to_json(c) for c in self.emit]
+            data["emit"] = packed("emit", self.emit, lambda: map(_chunk_to_json, self.emit))
         if self.read:
-            data["read"] = [_chunk_to_json(c) for c in self.read]
+            data["read"] = packed("read", self.read, lambda: map(_chunk_to_json, self.read))
         if self.dumps:
-            data["dumps"] = [_cursor_to_json(c) for c in self.dumps]
+            data["dumps"] = packed("dumps", self.dumps, lambda: map(_cursor_to_json, self.dumps))
         if self.suspects:
             data["suspects"] = list(self.suspects)
         if self.tables:
-            data["tables"] = [list(t) for t in self.tables]
+            data["tables"] = packed("tables", self.tables, lambda: map(list, self.tables))
         if self.taken is not None:
             data["taken"] = [self.taken.store, self.taken.number]
         if self.tally:
-            data["tally"] = [[t.dump, list(t.table), t.emitted, t.dropped] for t in self.tally]
-        if self.followed is not None:
-            data["followed"] = [[*table, f.identity, f.state] for table, f in self.followed.items()]
+            data["tally"] = packed("tally", self.tally, lambda: map(_tally_to_json, self.tally))
+        if (followed := self.followed) is not None:
+            data["followed"] = packed("followed", followed, lambda: _followed_to_json(followed))
         if self.emptied:
             data["emptied"] = [[*table, schema] for table, schema in self.emptied.items()]
+        if any(isinstance(data.get(name), str) for name in _LISTS):
+            data["v"] = VERSION
         return data
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Offset:
         version = data.get("v")
-        if version != VERSION:
+        if version not in (PLAIN_VERSION, VERSION):
             raise PositionLost(
-                f"the checkpoint has an offset of version {version!r}; this dblog reads version {VERSION}",
+                f"the checkpoint has an offset of version {version!r}; this dblog reads versions up to {VERSION}",
                 hint="run the dblog version that wrote the checkpoint, or start with a new checkpoint location",
             )
         return Offset(
             position=data.get("pos"),
-            emit=tuple(_chunk_from_json(c) for c in data.get("emit", ())),
-            read=tuple(_chunk_from_json(c) for c in data.get("read", ())),
-            dumps=tuple(_cursor_from_json(c) for c in data.get("dumps", ())),
+            emit=_listed(data.get("emit", []), _chunks_from_json),
+            read=_listed(data.get("read", []), _chunks_from_json),
+            dumps=_listed(data.get("dumps", []), _cursors_from_json),
             suspects=tuple(data.get("suspects", ())),
-            tables=tuple(TableName(*t) for t in data.get("tables", ())),
+            tables=_listed(data.get("tables", []), _tables_from_json),
             taken=Taken(*data["taken"]) if "taken" in data else None,
-            tally=tuple(Tally(dump, TableName(*t), *counts) for dump, t, *counts in data.get("tally", ())),
+            tally=_listed(data.get("tally", []), _tally_from_json),
             coordinate=data.get("place"),
-            followed=_followed_from_json(data.get("followed")),
+            followed=_listed(data["followed"], _followed_from_json) if "followed" in data else None,
             emptied={TableName(*t): schema for *t, schema in data.get("emptied", ())},
         )
+
+
+_LISTS = ("emit", "read", "dumps", "tables", "tally", "followed")
+"""The keys of lists that may be written as texts."""
+
+
+def _listed(data: list[Any] | str, read: Callable[[list[Any]], Any]) -> Any:
+    """What `read` makes of a list, which is written as it is or as a text."""
+    return unpacked(data, read) if isinstance(data, str) else read(data)
 
 
 def pinned(chunk: Chunk, stamp: str) -> Chunk:
@@ -262,9 +276,31 @@ def _cursor_from_json(data: Mapping[str, Any]) -> Cursor:
     )
 
 
-def _followed_from_json(data: Any) -> dict[TableName, Followed] | None:
-    if data is None:
-        return None
+def _chunks_from_json(data: list[Any]) -> tuple[Chunk, ...]:
+    return tuple(map(_chunk_from_json, data))
+
+
+def _cursors_from_json(data: list[Any]) -> tuple[Cursor, ...]:
+    return tuple(map(_cursor_from_json, data))
+
+
+def _tables_from_json(data: list[Any]) -> tuple[TableName, ...]:
+    return tuple(TableName(*table) for table in data)
+
+
+def _tally_to_json(tally: Tally) -> list[Any]:
+    return [tally.dump, list(tally.table), tally.emitted, tally.dropped]
+
+
+def _tally_from_json(data: list[Any]) -> tuple[Tally, ...]:
+    return tuple(Tally(dump, TableName(*table), *counts) for dump, table, *counts in data)
+
+
+def _followed_to_json(followed: Mapping[TableName, Followed]) -> list[list[str]]:
+    return [[*table, known.identity, known.state] for table, known in followed.items()]
+
+
+def _followed_from_json(data: list[Any]) -> dict[TableName, Followed]:
     return {TableName(schema, name): Followed(*known) for schema, name, *known in data}
 
 

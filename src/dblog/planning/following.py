@@ -132,7 +132,7 @@ class Following:
         self._see_names(start, survey)
         waits = {t for t in survey.gone if not self._knows(t)}
         self._seen = _Seen(
-            {t: f for t, f in survey.tables.items() if t in known and t not in survey.replaced},
+            {t: f for t, f in survey.tables.items() if t in known and t not in survey.replaced and known[t] != f},
             # a table that has taken the name of another followed table is followed under that name
             (survey.gone - waits) | {t for t, now in survey.away.items() if now in known},
             frozenset(t for t in known if t not in survey.tables and t not in survey.away and t not in survey.gone),
@@ -239,6 +239,8 @@ class Following:
     def at(self, start: Offset, position: int) -> Change:
         """What changes at the offset after `start` that ends at the position."""
         before = self.followed(start)
+        if not (self._seen.renewed or self._seen.unwanted or self._seen.gone or self._joining):
+            return Change(before)
         followed = {t: self._seen.renewed.get(t, f) for t, f in before.items() if t not in self._seen.unwanted}
         # the order of a truncate is after everything that was delivered before
         moves = start.position is None or position > start.position

@@ -51,7 +51,8 @@ class Requests:
             return Orders(wanted, away=away)
         inbox = self._sync.inbox()
         self._pacer.throttle = inbox.throttle
-        first = [t for t in wanted if t not in start.tables]
+        dumped = set(start.tables)
+        first = [t for t in wanted if t not in dumped]
         if new := [t for t in first if t not in self._announced]:
             self._announced |= set(new)
             self._sync.admitted(INITIAL, {str(t): TableProgress(total=self._tables.rows.get(t)) for t in new})

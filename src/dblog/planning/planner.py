@@ -329,8 +329,9 @@ class Planner:
         if change.replaced:
             schemas |= self._source.describe(change.replaced)
         emptied = {t: schema_to_text(schema) for t, schema in schemas.items() if schema is not None}
-        tables = tuple(t for t in end.tables if t not in change.forgotten)
-        return replace(end, followed=change.followed, emptied=emptied, tables=tables)
+        if change.forgotten:
+            end = replace(end, tables=tuple(t for t in end.tables if t not in change.forgotten))
+        return replace(end, followed=change.followed, emptied=emptied)
 
     def _overdue(self, start: int, captured: int, target: int | None) -> bool:
         """Whether to end a batch without changes of followed tables: at intervals, or to reach the target."""

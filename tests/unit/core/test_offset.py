@@ -66,7 +66,7 @@ def test_position_zero_is_a_position() -> None:
     assert Offset.from_json(Offset(0).to_json()).position == 0
 
 
-@pytest.mark.parametrize("data", [{}, {"v": 2, "pos": 5}, {"v": "1"}])
+@pytest.mark.parametrize("data", [{}, {"v": 3, "pos": 5}, {"v": "1"}])
 def test_an_offset_of_another_version_is_refused_with_the_way_out(data: dict[str, object]) -> None:
     with pytest.raises(PositionLost) as refused:
         Offset.from_json(data)
@@ -81,6 +81,73 @@ def test_a_thousand_tables_fit_into_a_hundred_kilobytes_once_they_are_dumped() -
 def test_a_thousand_tables_that_wait_for_their_dump_stay_far_below_what_slows_a_batch() -> None:
     waiting = Offset(2**40, dumps=tuple(Cursor("initial", t, 10_000) for t in THOUSAND), tables=THOUSAND)
     assert len(json.dumps(waiting.to_json())) < 150_000
+
+
+TWO_THOUSAND = tuple(TableName("inventory", f"table_{n:04}") for n in range(2000))
+
+
+def size(offset: Offset) -> int:
+    return len(json.dumps(offset.to_json()))
+
+
+def test_two_thousand_followed_tables_fit_into_what_spark_does_not_notice() -> None:
+    followed = {table: Followed(str(16_384 + 7 * n)) for n, table in enumerate(TWO_THOUSAND)}
+    assert size(Offset(2**40, tables=TWO_THOUSAND, followed=followed)) < 25_000
+    waiting = tuple(Cursor("initial", table, 20_000) for table in TWO_THOUSAND)
+    assert size(Offset(2**40, dumps=waiting, tables=TWO_THOUSAND, followed=followed)) < 40_000
+
+
+def test_a_round_of_hundreds_of_small_tables_fits_too() -> None:
+    chunks = tuple(
+        Chunk(f"{7:032x}-{n}", "initial", table, Extent(None, ("100",)), "id bigint")
+        for n, table in enumerate(TWO_THOUSAND[:400])
+    )
+    assert size(Offset(2**40, read=chunks)) < 10_000
+
+
+def test_an_offset_with_long_lists_survives_its_json_and_earlier_versions_refuse_it() -> None:
+    followed = {table: Followed(str(n), "p1,p2") for n, table in enumerate(THOUSAND)}
+    cursors = tuple(Cursor("initial", t, 10, ("1",), ("9",)) for t in THOUSAND)
+    chunks = tuple(Chunk(f"w-{n}", "initial", t, Extent(None, ("9",))) for n, t in enumerate(THOUSAND))
+    tally = tuple(Tally("initial", t, 5, 1) for t in THOUSAND)
+    offset = Offset(7, chunks, chunks, cursors, (), THOUSAND, None, tally, None, followed)
+    data = json.loads(json.dumps(offset.to_json()))
+    assert data["v"] == 2
+    assert Offset.from_json(data) == offset
+    shorter = Offset(7, tables=THOUSAND[:20], followed=dict(list(followed.items())[:20]))
+    assert shorter.to_json()["v"] == 1
+
+
+def test_an_offset_of_an_earlier_version_has_plain_lists() -> None:
+    data = {
+        "v": 1,
+        "pos": 7,
+        "tables": [list(t) for t in THOUSAND],
+        "followed": [[*t, "5", ""] for t in THOUSAND],
+        "dumps": [{"dump": "initial", "table": list(t), "rows": 10_000} for t in THOUSAND],
+    }
+    offset = Offset.from_json(data)
+    assert offset.tables == THOUSAND
+    assert offset.followed == dict.fromkeys(THOUSAND, Followed("5"))
+    assert offset.dumps == tuple(Cursor("initial", t, 10_000) for t in THOUSAND)
+
+
+def test_lists_that_do_not_change_are_written_and_read_once() -> None:
+    followed = dict.fromkeys(THOUSAND, Followed("5"))
+    first = Offset(1, tables=THOUSAND, followed=followed)
+    second = Offset(2, tables=THOUSAND, followed=dict(followed))
+    assert second.to_json()["followed"] is first.to_json()["followed"]
+    read = [Offset.from_json(json.loads(json.dumps(o.to_json()))) for o in (first, second)]
+    assert read[0].tables is read[1].tables
+    assert read[0].followed is read[1].followed
+    third = Offset(3, tables=THOUSAND[1:], followed=followed)
+    assert Offset.from_json(third.to_json()) == third, "a list that changes is written again"
+
+
+@pytest.mark.parametrize("text", ["%", "YWJj", ""])
+def test_a_text_that_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(PositionLost, match="cannot be read"):
+        Offset.from_json({"v": 2, "pos": 1, "tables": text})
 
 
 def test_the_size_does_not_depend_on_how_many_chunks_were_handed_out() -> None:
