@@ -58,7 +58,7 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
     With a local master it listens on 127.0.0.1 only, unless `SPARK_LOCAL_IP` or `settings` say otherwise.
     `settings` are Spark's, with `__` for dots: `session(spark__driver__memory="2g")`.
     """
-    from dblog.spark.source import register
+    from dblog.spark.format import register
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 on the PATH
     master = master or os.environ.get("MASTER", "local[*]")
