@@ -61,7 +61,7 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
             stop.listen()
             for stream in streams:
                 if stream.error is None:
-                    stream.start(spark, once=once)
+                    stream.start(spark, once=once, ended=stop.wake)
         try:
             _wait(streams, stop, progress)
         finally:
