@@ -20,7 +20,7 @@ __all__ = ["DBLogError", "__version__", "register", "session"]
 
 def register(spark: SparkSession) -> None:
     """Make the format `dblog` known to a Spark session."""
-    from dblog.spark.source import register
+    from dblog.spark.format import register
 
     register(spark)
 

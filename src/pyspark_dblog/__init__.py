@@ -1,5 +1,5 @@
 """Spark finds the format `dblog` here by itself: it looks for modules named `pyspark_*` with a `DefaultSource`."""
 
-from dblog.spark.source import DBLogSource as DefaultSource
+from dblog.spark.format import DBLogSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from dblog.planning.engine import Engine
+from dblog.spark.format import DBLogSource
 from dblog.spark.options import read_options
-from dblog.spark.source import ChangeReader, DBLogSource, Lane
+from dblog.spark.source import ChangeReader, Lane
 from dblog.spark.versions import ReadAllAvailable
 from dblog.work.lanes import Work
 from dblog.work.tasks import Emit, Log, Select

@@ -15,8 +15,9 @@ import dblog.sources.mysql.source
 import dblog.sources.postgres.source
 from dblog.capture.spool import Spool
 from dblog.errors import DBLogError
+from dblog.spark.format import DBLogSource
 from dblog.spark.options import read_options
-from dblog.spark.source import ChangeReader, DBLogSource, Lane
+from dblog.spark.source import ChangeReader, Lane
 from dblog.spark.versions import ReadAllAvailable
 from dblog.work.tasks import Emit, Log, Select
 from tests.life import sabotage

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from dblog.spark.quick_start import SWITCH
 from dblog.spark.versions import CHECKPOINT_MANAGER
 
 CONNECTORS = Path(sys.prefix) / "kafka" / "spark"
@@ -71,7 +72,12 @@ def java_options() -> str:
 
 def quick_spark() -> dict[str, str]:
     """The environment of a process that starts a Spark."""
-    return {"SPARK_HOME": str(spark_home()), "SPARK_SUBMIT_OPTS": java_options(), "SPARK_LAUNCHER_OPTS": QUICK_START}
+    return {
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_SUBMIT_OPTS": java_options(),
+        "SPARK_LAUNCHER_OPTS": QUICK_START,
+        SWITCH: "false",
+    }
 
 
 def local_session(warehouse: Path, settings: Mapping[str, str]) -> Iterator[SparkSession]:

@@ -217,10 +217,23 @@ def test_the_rules_tell_right_from_wrong(tmp_path: Path, module: str, code: str,
     assert forbidden(path, tmp_path) == wrong
 
 
+def loaded_by(module: str) -> set[str]:
+    """The modules that a process has loaded after it has imported this one."""
+    told = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
 def test_a_process_loads_only_what_it_needs() -> None:
     """Spark starts many Python processes, most of which only ask what columns there are."""
-    told = "import sys, dblog.spark.source; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout.split()
-    assert "dblog.planning.engine" in loaded
-    assert not {"pandas", "dblog.sources.mysql.source", "dblog.sources.postgres.source"} & set(loaded)
-    assert not {"psycopg2", "pymysql"} & set(loaded), "a driver is loaded for the family that a URL names"
+    loaded = loaded_by("dblog.spark.source")
+    assert "dblog.spark.ranges" in loaded
+    assert not {"pandas", "dblog.sources.mysql.source", "dblog.sources.postgres.source"} & loaded
+    assert not {"psycopg2", "pymysql"} & loaded, "a driver is loaded for the family that a URL names"
+    assert not {"dblog.planning.engine", "dblog.state.sqlite"} & loaded, "only the source process needs the engine"
+
+
+def test_spark_finds_the_format_without_loading_what_reads_it() -> None:
+    loaded = loaded_by("pyspark_dblog")
+    assert "dblog.spark.format" in loaded
+    assert not {"pyarrow", "numpy", "pandas", "dblog.spark.source", "dblog.core"} & loaded

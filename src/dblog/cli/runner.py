@@ -57,12 +57,12 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
             log.info(f"serving {address}")
         if any(s.error is None for s in streams):
             log.info(f"starting {config.name}: {', '.join(s.sink_name for s in streams if s.error is None)}")
-            spark = stack.enter_context(spark_session(work, verbose=verbose, settings=settings))
+            spark = stack.enter_context(spark_session(work, verbose=verbose, short=once, settings=settings))
             give_credentials(spark, config.objects)
             stop.listen()
             for stream in streams:
                 if stream.error is None:
-                    stream.start(spark, once=once)
+                    stream.start(spark, once=once, ended=stop.wake)
         try:
             _wait(streams, stop, progress)
         finally:

@@ -26,7 +26,14 @@ class Stop:
             signal.signal(number, self._hear)
 
     def wait(self, seconds: float) -> None:
+        """Wait for a signal or a call of `wake`, at most this long."""
         self._wanted.wait(seconds)
+        if self.number is None:
+            self._wanted.clear()
+
+    def wake(self) -> None:
+        """End the present wait, or the next one. Called by any thread."""
+        self._wanted.set()
 
     def _hear(self, number: int, _: object) -> None:
         if self.number is not None and number == signal.SIGINT:

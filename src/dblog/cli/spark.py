@@ -15,20 +15,26 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session that keeps its temporary files in `work`."""
+def spark_session(
+    work: Path, *, verbose: bool, short: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session that keeps its temporary files in `work`. A `short` one ends by itself, and others will follow."""
     from pyspark.errors import PySparkException
 
     from dblog.sinks.packages import fetching
     from dblog.spark.failure import cause
-    from dblog.spark.session import JVM_GONE, session
+    from dblog.spark.quick_start import quick_start
+    from dblog.spark.session import JVM_GONE, TUNED, environment, session
 
     own = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
     own["spark.sql.warehouse.dir"] = str(work / "warehouse")
     own["spark.hadoop.fs.permissions.umask-mode"] = f"{_umask():03o}"  # Java does not use the umask of the process
     own |= settings or {}
+    start = quick_start(os.environ, record=short)
+    java_options = "spark.driver.extraJavaOptions"
+    own[java_options] = f"{own.get(java_options, TUNED[java_options])} {start.java_options}".rstrip()
     try:
-        with fetching(own.get("spark.jars.packages", "")):
+        with fetching(own.get("spark.jars.packages", "")), environment(start.environment):
             spark = session("dblog run", **{k.replace(".", "__"): v for k, v in own.items()})
     except (PySparkException, OSError) as error:
         raise cause(f"Spark did not start: {error}") from error

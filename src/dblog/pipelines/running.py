@@ -95,6 +95,7 @@ class Stream:
         """Whether the sink has received anything, from this query or an earlier one."""
         self._query: StreamingQuery | None = None
         self._thread: threading.Thread | None = None
+        self._over = False
 
     # -- before the start ------------------------------------------------------------------------------------
 
@@ -119,16 +120,21 @@ class Stream:
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def start(self, spark: SparkSession, *, once: bool) -> None:
+    def start(self, spark: SparkSession, *, once: bool, ended: Callable[[], None] = lambda: None) -> None:
+        """Start the stream's thread, which calls `ended` when the stream has ended."""
         self.folder.make(self.name)
-        self._thread = InheritableThread(
-            target=lambda: self._run(spark, once), name=f"dblog-stream-{self.sink_name}", daemon=True
-        )
+
+        def run() -> None:
+            self._run(spark, once)
+            self._over = True
+            ended()
+
+        self._thread = InheritableThread(target=run, name=f"dblog-stream-{self.sink_name}", daemon=True)
         self._thread.start()
 
     @property
     def ended(self) -> bool:
-        return self._thread is None or not self._thread.is_alive()
+        return self._over or self._thread is None or not self._thread.is_alive()
 
     def reached(self) -> list[Reached]:
         """The batches delivered since the last call, the newest last. Queries Spark only if there are new ones."""

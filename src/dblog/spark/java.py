@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from dblog.errors import ConfigError
@@ -19,14 +20,25 @@ _GET_JAVA = (
 
 def check_java() -> None:
     """Raise ConfigError unless there is a Java that Spark can run on."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"
-    if shutil.which(java) is None:
+    home, java = os.environ.get("JAVA_HOME"), found_java()
+    if java is None:
         where = f"JAVA_HOME is {home!r}, but there is no bin/java in it" if home else "there is no java on the PATH"
         raise ConfigError(f"Spark needs Java: {where}", hint=_GET_JAVA)
-    shown = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    version = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
+    version = re.search(r'version "(?:1\.)?(\d+)', java_version(java))
     if version is None:
         raise ConfigError(f"{java!r} does not tell its version", hint=_GET_JAVA)
     if int(version[1]) < LEAST_JAVA:
         raise ConfigError(f"Spark needs Java {LEAST_JAVA} or newer, and {java!r} is Java {version[1]}", hint=_GET_JAVA)
+
+
+def found_java() -> str | None:
+    """The path of the Java that Spark's scripts use; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(str(Path(home, "bin", "java")) if home else "java")
+
+
+@cache
+def java_version(java: str) -> str:
+    """What `java -version` prints: a line each for the version, the runtime and the virtual machine."""
+    shown = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return shown.stderr + shown.stdout

@@ -58,7 +58,7 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
     With a local master it listens on 127.0.0.1 only, unless `SPARK_LOCAL_IP` or `settings` say otherwise.
     `settings` are Spark's, with `__` for dots: `session(spark__driver__memory="2g")`.
     """
-    from dblog.spark.source import register
+    from dblog.spark.format import register
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 on the PATH
     master = master or os.environ.get("MASTER", "local[*]")
@@ -73,7 +73,7 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
     }.items():
         builder = builder.config(name, value)
     # the address of Spark's web page can only be set so
-    with _environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):
+    with environment({"SPARK_LOCAL_IP": LOOPBACK} if alone else {}):
         spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
@@ -85,7 +85,7 @@ def tuning(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables while the body runs. They must not be set before."""
     os.environ.update(variables)
     try:

@@ -7,13 +7,12 @@ anywhere. So the reader holds nothing but options; the engine lives only in the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -21,12 +20,9 @@ from dblog.capture.segments import Limit
 from dblog.core.event import RESERVED
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, PreconditionFailed, SchemaChanged
-from dblog.planning.engine import Engine
-from dblog.spark import versions
 from dblog.spark.options import Options, read_options
 from dblog.spark.ranges import OPTION, Handed, RangeReader, handed, spark_schema
 from dblog.spark.versions import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -38,42 +34,36 @@ from dblog.spark.versions import (
     for_this_spark,
     to_arrow_schema,
 )
-from dblog.state import open_store
 from dblog.work.lanes import Work, delivered, lanes, tune_worker
 from dblog.work.rows import Enveloped, Shape, Typed
 
-
-def register(spark: SparkSession) -> None:
-    """Make the format `dblog` known to a session. Spark also finds it by itself, through `pyspark_dblog`."""
-    versions.register(spark, DBLogSource)
+if TYPE_CHECKING:
+    from dblog.planning.engine import Engine
 
 
-class DBLogSource(DataSource):
-    """A source database as a stream of changes."""
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """The columns of a stream or a range with these options."""
+    tune_worker()
+    if OPTION in options:
+        return spark_schema(RangeReader(options).range())
+    return _spark_schema(_shape(read_options(options)).arrow)
 
-    @classmethod
-    def name(cls) -> str:
-        return "dblog"
 
-    def schema(self) -> StructType:
-        tune_worker()
-        if OPTION in self.options:
-            return spark_schema(RangeReader(self.options).range())
-        options = read_options(self.options)
-        return _spark_schema(_shape(options).arrow)
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of a stream, as this version of Spark calls it."""
+    return for_this_spark(ChangeReader(read_options(options), schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return for_this_spark(ChangeReader(read_options(self.options), schema))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        tune_worker()
-        if OPTION in self.options:
-            return RangeReader(self.options)
-        raise ConfigError(
-            "format 'dblog' is a streaming source",
-            hint='use spark.readStream; for everything up to now and no more, .option("drain", "true") and '
-            "query.processAllAvailable()",
-        )
+def batch_reader(options: Mapping[str, str]) -> DataSourceReader:
+    """The reader of a range. Raises ConfigError without the option `range`."""
+    tune_worker()
+    if OPTION in options:
+        return RangeReader(options)
+    raise ConfigError(
+        "format 'dblog' is a streaming source",
+        hint='use spark.readStream; for everything up to now and no more, .option("drain", "true") and '
+        "query.processAllAvailable()",
+    )
 
 
 @dataclass
@@ -149,6 +139,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _started(self) -> tuple[Engine, Shape]:
         if self._running is None:
+            # only this process needs the engine, and no other one is to wait until it is loaded
+            from dblog.planning.engine import Engine
+            from dblog.state import open_store
+
             tune_worker()
             options = self._options
             source, shape = options.source, _shape(options)

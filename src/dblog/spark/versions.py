@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
 import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -19,6 +18,9 @@ from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
 from dblog.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LEAST = (4, 0)
 """The oldest version of PySpark that has streaming sources written in Python."""

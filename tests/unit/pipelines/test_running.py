@@ -18,6 +18,8 @@ from dblog.sinks.base import Batch, Sink
 from dblog.sinks.route import Route
 
 URL = "postgresql://cdc:secret-7@db.example/shop"
+SPARK: Any = None
+"""No stream of these tests calls Spark."""
 
 
 class Wanting(Sink):
@@ -117,3 +119,12 @@ def test_what_a_sink_finds_wrong_is_told_without_secrets(tmp_path: Path, kind: t
     found = stream.check()
     assert type(found) is kind
     assert (found.message, found.hint) == ("*** is refused", "try another than ***")
+
+
+def test_a_stream_says_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stream,) = streams(tmp_path, "a")
+    seen: list[bool] = []
+    monkeypatch.setattr(stream, "_run", lambda spark, once: seen.append(stream.ended))
+    stream.start(SPARK, once=True, ended=lambda: seen.append(stream.ended))
+    stream.join(60)
+    assert seen == [False, True]

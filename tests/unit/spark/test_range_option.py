@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from dblog.capture.spool import Spool
 from dblog.errors import ConfigError
-from dblog.spark.source import DBLogSource
+from dblog.spark.format import DBLogSource
 
 
 class MakesFolder:
