@@ -25,8 +25,9 @@ class Stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 
-    def wait(self, seconds: float) -> None:
-        self._wanted.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Wait for a signal, for some seconds at most. Returns whether one has come."""
+        return self._wanted.wait(seconds)
 
     def _hear(self, number: int, _: object) -> None:
         if self.number is not None and number == signal.SIGINT:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session that keeps its temporary files in `work`."""
+def spark_session(
+    work: Path, *, verbose: bool, settings: Mapping[str, str] | None = None, master: str | None = None
+) -> Iterator[SparkSession]:
+    """A session that keeps its temporary files in `work`. Without a `master` it is the one of `session`."""
     from pyspark.errors import PySparkException
 
     from dblog.sinks.packages import fetching
@@ -29,7 +31,7 @@ def spark_session(work: Path, *, verbose: bool, settings: Mapping[str, str] | No
     own |= settings or {}
     try:
         with fetching(own.get("spark.jars.packages", "")):
-            spark = session("dblog run", **{k.replace(".", "__"): v for k, v in own.items()})
+            spark = session("dblog run", master=master, **{k.replace(".", "__"): v for k, v in own.items()})
     except (PySparkException, OSError) as error:
         raise cause(f"Spark did not start: {error}") from error
     try:

@@ -11,7 +11,7 @@ same keys, and two requests with the same key have the same events.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,10 @@ class HttpSink(Sink):
     @property
     def before(self) -> bool:
         return bool(self.given["before"])
+
+    @property
+    def folders(self) -> Sequence[str]:
+        return () if self._letters is None else (self._letters.uri,)
 
     def check(self) -> None:
         formatter(self.given["format"], self.context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,10 @@ class NdjsonSink(Sink):
     @property
     def before(self) -> bool:
         return bool(self.given["before"])
+
+    @property
+    def folders(self) -> Sequence[str]:
+        return (self._folder.uri,)
 
     def check(self) -> None:
         self._form()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,10 @@ class ParquetSink(Sink):
     @property
     def spark_settings(self) -> Mapping[str, str]:
         return {**EXACT, **s3a_settings(self._folder, self.context.objects)}
+
+    @property
+    def folders(self) -> Sequence[str]:
+        return (self._folder,)
 
     def check(self) -> None:
         if is_s3(self._folder):
