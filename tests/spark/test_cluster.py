@@ -286,7 +286,7 @@ def test_a_folder_that_executors_do_not_see_is_refused(pipeline: Pipeline, apart
     else:
         command, script = PROGRAM, None
     done = subprocess.run(
-        [*map(str, command), *([str(script)] if script else []), "run", str(path)],
+        [*map(str, command), *([str(script)] if script else []), "run", str(path), "--once"],
         capture_output=True,
         text=True,
         check=False,

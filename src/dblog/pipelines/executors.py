@@ -60,8 +60,8 @@ def check_executors(
 ) -> None:
     """Ask the executors, unless Spark is local. Raises ConfigError if one of them could not do its work.
 
-    `version` is that of the driver's dblog. `warned` gets warnings. `stopped` waits for some seconds, and returns whether
-    the pipeline is to be stopped.
+    `version` is that of the driver's dblog. `warned` gets warnings. `stopped` waits for some seconds, and returns
+    whether the pipeline is to be stopped.
     """
     if is_local(spark.sparkContext.master):
         return
