@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "dblog run shop.toml",
         "dblog run shop.toml --once",
+        "dblog run shop.toml --master spark://spark.example:7077",
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog run --table public.orders --into /lake/orders",
         "dblog run --tables 'public.*' --into /lake/shop --format json --once",
         "dblog run --tables 'public.*' --into /lake/shop --every 10 --http 127.0.0.1:8080",
@@ -74,6 +75,12 @@ def run(
     store: StoreLocation = None,
     http: Http = None,
     token_env: TokenVariable = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MASTER", help="Run Spark's tasks there: local[4], spark://host:7077, yarn, k8s://https://host:443."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's own output on standard error.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,13 +95,19 @@ def run(
     if file is not None:
         from dblog.pipelines.config import read_config
 
-        only_with_file(context, {"once", "store", "http", "token_env", "verbose", "as_json"})
+        only_with_file(context, {"once", "store", "http", "token_env", "master", "verbose", "as_json"})
         config = read_config(file)
     else:
         given = {"url": url, "table": table, "tables": tables, "state": store, "pipeline": name}
         config = _from_flags(given, option or (), output, into, checkpoint, every, once=once)
     token = config.token if token_env is None else token_of(token_env)
-    config = replace(config, state=config.state or store, http=http or config.http, token=token)
+    config = replace(
+        config,
+        state=config.state or store,
+        http=http or config.http,
+        token=token,
+        master=master or config.master,
+    )
     run_pipeline(config, once=once, verbose=verbose, as_json=as_json)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from dblog import __version__
 from dblog.cli.log import ConsoleLog
 from dblog.cli.program import INTERRUPTED, exit_code, private_files
 from dblog.cli.progress import ProgressLog
@@ -19,8 +20,10 @@ from dblog.cli.signals import Stop, stopping
 from dblog.cli.spark import own_console, spark_session
 from dblog.errors import ConfigError, DBLogError, SinkUnreachable
 from dblog.pipelines.config import Config
+from dblog.pipelines.executors import check_executors
 from dblog.pipelines.readiness import Findings, StreamFindings, check_streams, check_surroundings
 from dblog.pipelines.running import DRAIN_SECONDS, Stream, streams_of
+from dblog.pipelines.secrets import hiding
 from dblog.pipelines.spark_settings import spark_settings
 from dblog.sinks.s3a import give_credentials
 from dblog.sources.problems import paragraphs
@@ -46,7 +49,7 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
         streams = streams_of(
             config, lambda sink, text: log.info(f"{sink}: {text}"), lambda sink, text: log.warning(f"{sink}: {text}")
         )
-        settings = spark_settings(streams)
+        settings = spark_settings(streams, config.spark)
         progress = ProgressLog(streams, log, as_json=as_json)
         _check(config, streams, log)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dblog-run-", ignore_cleanup_errors=True)))
@@ -57,12 +60,15 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
             log.info(f"serving {address}")
         if any(s.error is None for s in streams):
             log.info(f"starting {config.name}: {', '.join(s.sink_name for s in streams if s.error is None)}")
-            spark = stack.enter_context(spark_session(work, verbose=verbose, short=once, settings=settings))
+            session = spark_session(work, verbose=verbose, short=once, settings=settings, master=config.master)
+            spark = stack.enter_context(session)
             give_credentials(spark, config.objects)
             stop.listen()
-            for stream in streams:
-                if stream.error is None:
-                    stream.start(spark, once=once, ended=stop.wake)
+            starting = [stream for stream in streams if stream.error is None]
+            hidden = hiding(config.secrets)
+            check_executors(spark, starting, __version__, lambda text: log.warning(hidden(text)), stop.wait)
+            for stream in starting:
+                stream.start(spark, once=once, ended=stop.wake)
         try:
             _wait(streams, stop, progress)
         finally:

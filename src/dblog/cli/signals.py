@@ -25,11 +25,12 @@ class Stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for a signal or a call of `wake`, at most this long."""
+    def wait(self, seconds: float) -> bool:
+        """Wait for a signal or a call of `wake`, at most this long. Returns whether a signal has come."""
         self._wanted.wait(seconds)
         if self.number is None:
             self._wanted.clear()
+        return self.number is not None
 
     def wake(self) -> None:
         """End the present wait, or the next one. Called by any thread."""

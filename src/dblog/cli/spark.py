@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(
-    work: Path, *, verbose: bool, short: bool = False, settings: Mapping[str, str] | None = None
+    work: Path,
+    *,
+    verbose: bool,
+    short: bool = False,
+    settings: Mapping[str, str] | None = None,
+    master: str | None = None,
 ) -> Iterator[SparkSession]:
-    """A session that keeps its temporary files in `work`. A `short` one ends by itself, and others will follow."""
+    """A session that keeps its temporary files in `work`. A `short` one ends by itself, and others will follow. Without
+    a `master` it is the one of `session`."""
     from pyspark.errors import PySparkException
 
     from dblog.sinks.packages import fetching
@@ -35,7 +41,7 @@ def spark_session(
     own[java_options] = f"{own.get(java_options, TUNED[java_options])} {start.java_options}".rstrip()
     try:
         with fetching(own.get("spark.jars.packages", "")), environment(start.environment):
-            spark = session("dblog run", **{k.replace(".", "__"): v for k, v in own.items()})
+            spark = session("dblog run", master=master, **{k.replace(".", "__"): v for k, v in own.items()})
     except (PySparkException, OSError) as error:
         raise cause(f"Spark did not start: {error}") from error
     try:

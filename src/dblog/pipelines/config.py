@@ -3,6 +3,7 @@
     [source]     the database and its tables
     [pipeline]   the name, the folder of checkpoints, the interval of batches
     [storage]    how to reach object storage
+    [spark]      Spark's master and settings
     [throttle]   the limits on dumps
     [[table]]    columns, names, masks and filters of tables
     [[sink]]     the outputs
@@ -16,7 +17,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dblog.core.names import parse_patterns
 from dblog.core.settings import Setting, check_settings, nearest
 from dblog.core.throttle import read_settings as read_throttle
 from dblog.errors import ConfigError
-from dblog.pipelines.file_settings import ELSEWHERE, OF_SOURCE, PIPELINE, RESTARTS, SINK, SOURCE, TABLE
+from dblog.pipelines.file_settings import ELSEWHERE, OF_SOURCE, OF_SPARK, PIPELINE, RESTARTS, SINK, SOURCE, SPARK, TABLE
 from dblog.pipelines.secrets import Secret, filled, with_password
 from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
@@ -76,6 +77,10 @@ class Config:
     """Whether only the user of the process may read the files that sinks write."""
     objects: ObjectStorage = NO_SETTINGS
     """How to reach object storage."""
+    master: str | None = None
+    """Spark's master. None: MASTER in the environment, else local[*]."""
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark."""
     slot: str | None = None
     """The replication slot of the only stream. None: the slot of each stream has the stream's name."""
 
@@ -110,14 +115,15 @@ class _File:
         self._secrets: list[str] = []
 
     def config(self) -> Config:
-        known = ("source", "pipeline", "storage", "throttle", "table", "sink")
+        known = ("source", "pipeline", "storage", "spark", "throttle", "table", "sink")
         for name in self._document:
             if name not in known:
-                sections = "[source], [pipeline], [storage], [throttle], [[table]], [[sink]]"
+                sections = "[source], [pipeline], [storage], [spark], [throttle], [[table]], [[sink]]"
                 hint = nearest(name, known) + f"the sections are {sections}"
                 self._wrong(f"there is no section {name!r}", hint)
         pipeline = self._section("pipeline", self._document.get("pipeline", {}), PIPELINE)
         objects = self._objects()
+        spark = self._spark()
         source, read = self._source()
         sinks = self._sinks()
         routes = self._routes([s["name"] for s in sinks], "public" if read is None else read.source.default_schema)
@@ -147,6 +153,8 @@ class _File:
             unready_after=pipeline["unready_after"],
             private=pipeline["private"],
             objects=objects,
+            master=spark.get("master"),
+            spark=spark.get("settings", {}),
             secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
         )
 
@@ -179,6 +187,21 @@ class _File:
         except ConfigError as error:
             self._problems.append(error)
             return NO_SETTINGS
+
+    def _spark(self) -> dict[str, Any]:
+        values = self._section("spark", self._document.get("spark", {}), SPARK)
+        for name in values.get("settings", {}):
+            if name.endswith((".env", ".file")):
+                self._wrong(
+                    f"spark.settings.{name.rpartition('.')[0]} cannot be a secret: Spark's JVM has its settings in its "
+                    "command line, which other users of the machine can see",
+                    "credentials of object storage belong into [storage]; others into the environment of the nodes",
+                )
+            elif not name.startswith("spark."):
+                self._wrong(f"spark.settings has {name!r}, which is not Spark's", "the names begin with spark.")
+            elif name in OF_SPARK:
+                self._wrong(f"spark.settings has {name!r}", OF_SPARK[name])
+        return values
 
     def _sinks(self) -> list[dict[str, Any]]:
         """The sinks that have a type and a name."""

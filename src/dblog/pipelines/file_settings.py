@@ -32,6 +32,12 @@ ELSEWHERE = {
 }
 """Options of the Spark source that a file cannot set in `source.options`, and what to use instead."""
 
+OF_SPARK = {
+    "spark.master": "set spark.master as master in [spark]",
+    "spark.remote": "dblog run needs a Spark session of its own, and cannot use Spark Connect",
+}
+"""Settings of Spark that a file cannot set in `spark.settings`, and what to do instead."""
+
 
 OF_SOURCE = ("dump", "watermark", "unsuitable")
 """Options of the Spark source that are settings of [source] themselves."""
@@ -53,6 +59,23 @@ def _scalars() -> Kind:
         return {n: str(item).lower() if isinstance(item, bool) else str(item) for n, item in value.items()}
 
     return Kind("a table of texts, numbers and true or false", read)
+
+
+def _spark_settings() -> Kind:
+    def read(value: Any) -> dict[str, str]:
+        """The values by Spark's names. Names without quotes are tables within tables in TOML."""
+        if not isinstance(value, dict):
+            raise TypeError
+        found: dict[str, str] = {}
+        for name, item in value.items():
+            if isinstance(item, dict):
+                found |= {f"{name}.{below}": text for below, text in read(item).items()}
+            else:
+                found |= scalars.read({name: item})
+        return found
+
+    scalars = _scalars()
+    return Kind('a table like { "spark.executor.memory" = "4g" }', read, table=True)
 
 
 def _target() -> Kind:
@@ -109,6 +132,15 @@ PIPELINE = (
     Setting("private", "false: other users may read the output, if the umask allows it", flag(), default=True),
     Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
     Setting("token", "the HTTP API's token", text(), default=None, secret=True),
+)
+SPARK = (
+    Setting(
+        "master",
+        "where Spark runs its tasks; default: MASTER in the environment, else local[*]",
+        text("a master like local[4], spark://host:7077, yarn or k8s://https://host:443"),
+        default=None,
+    ),
+    Setting("settings", "settings of Spark, like spark.executor.memory", _spark_settings(), default={}),
 )
 TABLE = (
     Setting("match", "the tables that this applies to", text('a pattern like "public.orders" or "public.*"')),

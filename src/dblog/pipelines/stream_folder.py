@@ -31,7 +31,8 @@ class StreamFolder:
 
     def __init__(self, pipeline: Path | str, sink: str, objects: ObjectStorage) -> None:
         self.uri = f"{str(pipeline).rstrip('/')}/{sink}"
-        self.checkpoint = f"{self.uri}/checkpoint"
+        # without the scheme Spark would take a path for one of its default file system, which may be HDFS
+        self.checkpoint = f"{self.uri}/checkpoint" if "://" in self.uri else f"file://{self.uri}/checkpoint"
         self.spool = f"{self.uri}/spool"
         self._objects = objects
 

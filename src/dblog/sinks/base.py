@@ -201,6 +201,12 @@ class Sink(ABC):
         `spark.sql.extensions` of several sinks are joined."""
         return {}
 
+    @property
+    def folders(self) -> Sequence[str]:
+        """Paths and URIs of folders to which Spark's tasks write files. On a cluster all nodes must see the same
+        files in a path, which is checked at the start."""
+        return ()
+
     def facts(self) -> Mapping[str, str]:
         """What users should know about how the sink writes, as short texts by short names. `dblog check` asks for it
         after `check`; while the pipeline runs, `dblog status` shows what it returns after each batch. It must be quick:

@@ -64,6 +64,10 @@ class HttpSink(Sink):
     def before(self) -> bool:
         return bool(self.given["before"])
 
+    @property
+    def folders(self) -> Sequence[str]:
+        return () if self._letters is None else (self._letters.uri,)
+
     def check(self) -> None:
         formatter(self.given["format"], self.context)
         self._api.check()

@@ -56,6 +56,10 @@ class NdjsonSink(Sink):
     def before(self) -> bool:
         return bool(self.given["before"])
 
+    @property
+    def folders(self) -> Sequence[str]:
+        return (self._folder.uri,)
+
     def check(self) -> None:
         self._form()
         self._folder.make()

@@ -99,6 +99,10 @@ class ParquetSink(Sink):
     def spark_settings(self) -> Mapping[str, str]:
         return {**EXACT, **s3a_settings(self._folder, self.context.objects)}
 
+    @property
+    def folders(self) -> Sequence[str]:
+        return (self._folder,)
+
     def check(self) -> None:
         if is_s3(self._folder):
             Folder(self._folder, self.context.objects).make()

@@ -55,16 +55,19 @@ def jvm_ended(spark: SparkSession) -> bool:
 def session(app_name: str = "dblog", *, master: str | None = None, **settings: str) -> SparkSession:
     """A session tuned for change data capture, with the format `dblog` registered.
 
-    With a local master it listens on 127.0.0.1 only, unless `SPARK_LOCAL_IP` or `settings` say otherwise.
+    Without a `master` it is the one that the environment variable MASTER names, or that spark-submit was given, or
+    local[*]. With a local master it listens on 127.0.0.1 only, unless `SPARK_LOCAL_IP` or `settings` say otherwise.
     `settings` are Spark's, with `__` for dots: `session(spark__driver__memory="2g")`.
     """
     from dblog.spark.format import register
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 on the PATH
-    master = master or os.environ.get("MASTER", "local[*]")
-    alone = re.fullmatch(r"local(\[.*\])?", master) is not None and "SPARK_LOCAL_IP" not in os.environ
+    master = master or chosen_master(os.environ)
+    alone = is_local(master) and "SPARK_LOCAL_IP" not in os.environ
     here = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if alone else {}
-    builder = SparkSession.builder.appName(app_name).master(master)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
     for name, value in {
         **TUNED,
         **tuning(os.environ),
@@ -77,6 +80,18 @@ def session(app_name: str = "dblog", *, master: str | None = None, **settings: s
         spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def chosen_master(environment: Mapping[str, str]) -> str | None:
+    """The master of a session for which none is named. None: the one that spark-submit was given. It has started the
+    JVM and this program."""
+    under_submit = "PYSPARK_GATEWAY_PORT" in environment
+    return environment.get("MASTER") or (None if under_submit else "local[*]")
+
+
+def is_local(master: str | None) -> bool:
+    """Whether this master runs its tasks in the driver's own JVM."""
+    return master is not None and re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def tuning(environment: Mapping[str, str]) -> dict[str, str]:

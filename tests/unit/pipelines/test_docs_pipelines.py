@@ -10,7 +10,8 @@ import pytest
 
 from dblog.core.settings import Setting
 from dblog.pipelines.config import read_config
-from dblog.pipelines.file_settings import EVERY_SECONDS, PIPELINE, SINK, SOURCE, TABLE
+from dblog.pipelines.executors import WARN_SECONDS
+from dblog.pipelines.file_settings import EVERY_SECONDS, PIPELINE, SINK, SOURCE, SPARK, TABLE
 from dblog.pipelines.running import DRAIN_SECONDS
 from dblog.pipelines.sink_kinds import SINKS
 from dblog.sinks.route import MASKS
@@ -28,6 +29,7 @@ FILES = [text for page in (PAGE, README) for text in re.findall(r"```toml\n(.*?)
         ("[source]", SOURCE),
         ("[pipeline]", PIPELINE),
         ("[storage]", STORAGE),
+        ("[spark]", SPARK),
         ("[[table]]", TABLE),
         ("[[sink]]", SINK),
     ],
@@ -56,6 +58,18 @@ def test_the_examples_are_files_that_can_be_read(content: str, tmp_path: Path, m
     path.write_text(content)
     assert len(content.splitlines()) <= 10
     assert [s.name for s in read_config(path).sinks] == ["delta" if content in README else "ndjson"]
+
+
+def test_the_example_of_a_cluster_is_a_file_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text("utf-8")
+    (content,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    for name in re.findall(r'env = "(\w+)"', content):
+        monkeypatch.setenv(name, "secret-7")
+    (tmp_path / "shop.toml").write_text(content)
+    config = read_config(tmp_path / "shop.toml")
+    assert config.master == "spark://spark.example:7077"
+    assert config.spark == {"spark.executor.memory": "2g", "spark.executor.cores": "2", "spark.cores.max": "8"}
+    assert f"for {WARN_SECONDS:.0f} s" in page
 
 
 def test_the_first_example_of_the_readme_is_a_lake() -> None:

@@ -48,6 +48,13 @@ def test_what_needs_a_person_does_not(kind: type[errors.DBLogError]) -> None:
     assert not may_pass(cause(report), once=False)
 
 
+def test_an_error_of_the_jvm_is_told_without_the_call() -> None:
+    report = (
+        "An error occurred while calling o974.count.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b(C:1)"
+    )
+    assert cause(report).message == "org.apache.spark.SparkException: Job aborted"
+
+
 def test_a_run_once_does_not_begin_its_patience_anew() -> None:
     assert not may_pass(errors.ConnectionLost("connection refused"), once=True)
     assert may_pass(RuntimeError("odd"), once=True)

@@ -9,7 +9,7 @@ Both leave the same tables and the same marks, so a table may change from one wr
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,7 @@ from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, mapping, text
 from dblog.errors import ConfigError, SinkError
 from dblog.sinks.base import Batch, Sink, SinkContext
+from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.writer import SparkTables, SparkWriter
 from dblog.sinks.lake.chosen import shown
 from dblog.sinks.lake.native.writer import NativeTables, NativeWriter
@@ -95,6 +96,12 @@ class LakeSink(Sink):
     @property
     def spark_settings(self) -> Mapping[str, str]:
         return self._spark_tables().settings if self._by_spark else {}
+
+    @property
+    def folders(self) -> Sequence[str]:
+        warehouse = self.given["options"].get("warehouse", "")  # of a REST catalog it may be a name
+        paths = [self.given["path"], warehouse if warehouse.startswith(("/", "file:///")) else None]
+        return [Folder.of(path, self.context).uri for path in paths if path]
 
     def check(self) -> None:
         if self.given["path"] is None and self.given["catalog"] is None:
