@@ -1,4 +1,4 @@
-"""What `dblog run` keeps in the user's cache folder, so that its local Spark starts in half the time.
+"""What `dblog run` keeps in the user's cache folder, so that its local Spark starts with about half the work.
 
     spark-<key>/home/         a SPARK_HOME of links, without Spark's Python files
     spark-<key>/classes.jsa   a class data archive of Java: Spark's classes, parsed and verified
