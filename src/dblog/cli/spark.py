@@ -30,13 +30,13 @@ def spark_session(
     from dblog.sinks.packages import fetching
     from dblog.spark.failure import cause
     from dblog.spark.quick_start import quick_start
-    from dblog.spark.session import JVM_GONE, TUNED, environment, session
+    from dblog.spark.session import JVM_GONE, TUNED, chosen_master, environment, session
 
     own = {"spark.ui.enabled": "false", "spark.log.level": "WARN" if verbose else "ERROR"}
     own["spark.sql.warehouse.dir"] = str(work / "warehouse")
     own["spark.hadoop.fs.permissions.umask-mode"] = f"{_umask():03o}"  # Java does not use the umask of the process
     own |= settings or {}
-    start = quick_start(os.environ, record=short)
+    start = quick_start(os.environ, master=master or chosen_master(os.environ), record=short)
     java_options = "spark.driver.extraJavaOptions"
     own[java_options] = f"{own.get(java_options, TUNED[java_options])} {start.java_options}".rstrip()
     try:

@@ -32,6 +32,7 @@ import pyspark
 
 from dblog.errors import ConfigError
 from dblog.spark.java import found_java, java_version
+from dblog.spark.session import is_local
 
 SWITCH = "DBLOG_START_CACHE"
 """The environment variable that says whether the cache is used: true (the default) or false."""
@@ -60,14 +61,14 @@ class QuickStart:
     java_options: str = ""
 
 
-def quick_start(given: Mapping[str, str], *, record: bool) -> QuickStart:
-    """How to start a local Spark with what the cache has. With `record`, the JVM of a second start adds an
-    archive if there is none. `given` is the environment."""
+def quick_start(given: Mapping[str, str], *, master: str | None, record: bool) -> QuickStart:
+    """How to start Spark with what the cache has, if its `master` is a local one. With `record`, the JVM of a second
+    start adds an archive if there is none. `given` is the environment."""
     wanted = given.get(SWITCH, "true")
     if wanted not in ("true", "false"):
         raise ConfigError(f"{SWITCH} is {wanted!r}", hint="set it to true or false, or leave it out")
     java = found_java()
-    if wanted == "false" or java is None or not re.fullmatch(r"local(\[.*\])?", given.get("MASTER", "local")):
+    if wanted == "false" or java is None or not is_local(master):
         return QuickStart()
     cache = Path(given.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dblog"
     try:

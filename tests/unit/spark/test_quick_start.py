@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -44,8 +45,8 @@ class Machine:
         path.chmod(0o755)
         self._monkeypatch.setenv("JAVA_HOME", str(self._folder / name))
 
-    def start(self, *, record: bool = True, **given: str) -> QuickStart:
-        return quick_start({**self.given, **given}, record=record)
+    def start(self, *, record: bool = True, master: str | None = "local[*]", **given: str) -> QuickStart:
+        return quick_start({**self.given, **given}, master=master, record=record)
 
     @property
     def folder(self) -> Path:
@@ -139,10 +140,10 @@ def test_python_files_stay_where_another_python_or_home_is_chosen(machine: Machi
 
 @pytest.mark.parametrize(
     "given",
-    [{SWITCH: "false"}, {"MASTER": "spark://cluster:7077"}],
-    ids=["off", "cluster"],
+    [{SWITCH: "false"}, {"master": "spark://cluster:7077"}, {"master": None}],
+    ids=["off", "cluster", "under spark-submit"],
 )
-def test_nothing_is_kept(machine: Machine, given: dict[str, str]) -> None:
+def test_nothing_is_kept(machine: Machine, given: dict[str, Any]) -> None:
     assert machine.start(**given) == QuickStart()
     assert not machine.cache.exists()
 
