@@ -404,6 +404,27 @@ def test_a_table_that_somebody_else_made_is_left_alone(
     assert state(target) == {1: ("a", None)}
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_value_that_does_not_fit_is_named_whatever_way_it_takes(
+    target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession, way: str
+) -> None:
+    """Statements of many tables are sent together, and their error names neither the table nor the row."""
+    target.execute(
+        f"create table {target.name(TABLE)} (id int primary key, v varchar(3), big varchar(9), "
+        "_lsn bigint not null default 0, _seq int not null default 0)"
+    )
+    first = Event(10, "create", 1, "abc")
+    wrong, right = (History([first, Event(11, "create", 2, v)]) for v in ("abcd", "ab"))
+    sink = make()
+    said = r"table \w+\.t cannot store \"abcd\" in column 'v' of the row with the key \(2\): .*too long"
+    with pytest.raises(SinkError, match=said):
+        sink.write(wrong.batch(spark, 0, 0, 15, way=way))
+    assert state(target) == {}
+    sink.write(right.batch(spark, 0, 0, 15, way=way))
+    assert state(target) == {1: ("abc", None), 2: ("ab", None)}
+    assert not staged(target)
+
+
 def test_another_key_is_an_error(target: AnyTarget, make: Callable[..., SqlSink], spark: SparkSession) -> None:
     target.execute(
         f"create table {target.name(TABLE)} (id int, v varchar(20) primary key, big varchar(20), "
