@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError
 from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
@@ -26,7 +25,7 @@ from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, events_of, formatter
 from dblog.sinks.partition_work import each_part
 from dblog.sinks.table_parts import Part, parts_of, read_in_tasks, weights_of
-from dblog.sinks.task_job import DRIVER_BYTES, run_in_tasks
+from dblog.sinks.task_job import DRIVER_BYTES, run_in_tasks, run_in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,21 +80,14 @@ class NdjsonSink(Sink):
     def _write_in_tasks(self, batch: Batch, form: Formatter, *, again: bool) -> None:
         """Write the tables that tasks can read, all in one job."""
         tables, _ = read_in_tasks(batch.tables)
-        begun = {}
-
-        def begin(table: TableBatch) -> None:
-            begun[table.schema.table] = self._begin(batch, table, again=again)
-
-        replace(batch, tables=tuple(tables)).each(begin)
+        begun = run_in_threads(tables, lambda table: self._begin(batch, table, again=again))
         parts = parts_of(tables)
         works = [(self._lines(batch, tables[part.table]), part, form) for part in parts]
         made = run_in_tasks(self._spark, works, _write_lines, weights_of(parts), threads=THREADS)
-        written: dict[TableName, dict[int, str]] = {table.schema.table: {} for table in tables}
+        written: list[dict[int, str]] = [{} for _ in tables]
         for part, name in zip(parts, made, strict=True):
-            written[part.schema.table][part.number] = name
-        replace(batch, tables=tuple(tables)).each(
-            lambda table: self._end(batch, table, begun[table.schema.table], written[table.schema.table])
-        )
+            written[part.table][part.number] = name
+        run_in_threads(list(zip(tables, begun, written, strict=True)), lambda work: self._end(batch, *work))
 
     def _write_frames(self, batch: Batch, form: Formatter, *, again: bool) -> None:
         """Write the other tables, each by Spark."""

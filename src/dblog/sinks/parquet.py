@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from dblog.sinks.s3a import s3a_settings
 from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.storage import Files, reached
 from dblog.sinks.table_parts import parts_of, read_in_tasks, weights_of
-from dblog.sinks.task_job import run_in_tasks
+from dblog.sinks.task_job import run_in_tasks, run_in_threads
 from dblog.storage.object_storage import has_no_rename, is_s3
 from dblog.work.rows import Typed
 
@@ -128,47 +128,51 @@ class ParquetSink(Sink):
 
     def write(self, batch: Batch) -> None:
         # 1. choose who writes each table, and remove what an earlier attempt has left
-        opened: list[_Open] = []
-        batch.each(lambda table: opened.extend(self._begin(batch, table)))
+        begun = run_in_threads(batch.tables, lambda table: self._begin(batch, table))
+        opened = [one for one in begun if one is not None]
         # 2. write the files
         self._write_in_tasks([one for one in opened if one.arrow is not None])
-        _each(batch, [one for one in opened if one.arrow is None], self._write_frame)
+        by_spark = {id(one.table): one for one in opened if one.arrow is None}
+        rest = replace(batch, tables=tuple(one.table for one in by_spark.values()))
+        rest.each(lambda table: self._write_frame(by_spark[id(table)]))
         # 3. move them to their folder, and mark it as complete
-        _each(batch, opened, lambda one: self._end(batch, one))
+        run_in_threads(opened, lambda one: self._end(batch, one))
 
-    def _begin(self, batch: Batch, table: TableBatch) -> list[_Open]:
-        """The table; nothing if it has the batch already."""
+    def _begin(self, batch: Batch, table: TableBatch) -> _Open | None:
+        """The table; None if it has the batch already."""
         home = f"{self._folder}/{folder_name(table.schema.table)}"
         to, beside = f"{home}/batch={batch.id}", f"{home}/{WRITING}/batch={batch.id}"
         with reached(self._folder):
             if self._files.exists(f"{to}/{MARK}"):
                 self._same(to, batch)
-                return []
+                return None
             found = _Open(table, home, to, to if self._in_place else beside)
             if self._arrow_files is not None and read_in_tasks([table])[0]:
                 self._fit_arrow(found)
             for begun in (beside, to):
                 self._files.remove(begun)
             self._files.make(found.written)
-        return [found]
+        return found
 
     def _write_in_tasks(self, opened: Sequence[_Open]) -> None:
         """Write the files of tables that tasks can read, all in one job."""
+        files = self._arrow_files
+        if files is None:
+            return
         works = []
         for part in parts_of([one.table for one in opened]):
             one = opened[part.table]
             assert one.arrow is not None
-            assert self._arrow_files is not None
-            works.append(WriteParquet(self._arrow_files, one.written, part, one.arrow, self.given["compression"]))
+            works.append(WriteParquet(files, one.written, part, one.arrow, self.given["compression"]))
         weights = weights_of([work.part for work in works])
         made = run_in_tasks(self._spark, works, WriteParquet.run, weights, threads=THREADS)
         names: list[list[str]] = [[] for _ in opened]
         for work, name in zip(works, made, strict=True):
             if name:
                 names[work.part.table].append(name)
-        for one, mine in zip(opened, names, strict=True):
-            assert self._arrow_files is not None
-            publish(self._arrow_files, one.written, mine)
+        run_in_threads(
+            list(zip(opened, names, strict=True)), lambda written: publish(files, written[0].written, written[1])
+        )
 
     def _write_frame(self, one: _Open) -> None:
         """Let Spark write a table."""
@@ -246,12 +250,6 @@ class ParquetSink(Sink):
                 found: dict[str, str] = json.loads(self._files.get(mark))["columns"]
                 return found
         return None
-
-
-def _each(batch: Batch, opened: Sequence[_Open], call: Callable[[_Open], None]) -> None:
-    """Call a function for tables, a few at the same time."""
-    found = {id(one.table): one for one in opened}
-    replace(batch, tables=tuple(one.table for one in opened)).each(lambda table: call(found[id(table)]))
 
 
 def everything(table: TableBatch) -> DataFrame:

@@ -54,7 +54,7 @@ def run_in_tasks(
     if not works:
         return []
     if driver and weights is not None and sum(weights) <= DRIVER_BYTES:
-        return _run_here(works, run, threads)
+        return run_in_threads(works, run, threads)
     from pyspark import cloudpickle
 
     context = (spark or _active()).sparkContext
@@ -86,10 +86,11 @@ def _active() -> SparkSession:
     return SparkSession.active()
 
 
-def _run_here(works: Sequence[W], run: Callable[[W], R], threads: int) -> list[R]:
-    """Run the work in threads of this process. Raises the first error when all work has ended."""
-    if len(works) == 1:
-        return [run(works[0])]
+def run_in_threads(works: Sequence[W], run: Callable[[W], R], threads: int = THREADS) -> list[R]:
+    """Run the work in threads of this process. Raises the first error when all work has ended. The work cannot run
+    Spark jobs: `dblog.sinks.base.Batch.each` is for that."""
+    if len(works) <= 1:
+        return [run(work) for work in works]
     with ThreadPoolExecutor(min(threads, len(works)), thread_name_prefix="dblog-task") as pool:
         return [made.result() for made in [pool.submit(run, work) for work in works]]
 
