@@ -30,6 +30,9 @@ committed then waits for it."""
 CHUNK_SECONDS = 0.75
 """How long a chunk's select should take at most, in seconds. A longer round has more chunks."""
 
+LEAST_DELAY = 0.08
+"""A batch with a round may take at least this time, in seconds, however short batches are without one."""
+
 LEAST_SECONDS = 0.005
 """The least time for the selects of a round, in seconds. A dump always advances."""
 
@@ -152,7 +155,7 @@ class Budget:
         """How long a batch with a round may take. If batches take longer without a round, a round may add half of
         that time: without it, a dump would hardly advance."""
         base = self._idle if self._idle is not None else self._least
-        limit = FIRST_DELAY if base is None else MORE_THAN_IDLE * base
+        limit = FIRST_DELAY if base is None else max(MORE_THAN_IDLE * base, LEAST_DELAY)
         if self._given is not None:
             limit = self._given if base is None else max(self._given, limit)
         return max(limit, QUIET_SECONDS) if quiet else limit
