@@ -23,12 +23,19 @@ MORE_THAN_IDLE = 1.5
 """How much longer a batch with a round may take than a batch without one, as a factor. A change waits for half of one
 batch on average, and is delivered by the next: so its delay is up to 2.25 times that of a stream without a dump."""
 
+MORE_THAN_LEAST = 1.2
+"""How much longer a batch with a round may take than one with the smallest round, as a factor. Where a watermark and
+the boundaries of chunks take long, a round would never have more than the fewest chunks otherwise."""
+
 QUIET_SECONDS = 2.0
 """How long a batch with a round may take while the log has no changes to deliver, in seconds. A change that is
 committed then waits for it."""
 
 CHUNK_SECONDS = 0.75
 """How long a chunk's select should take at most, in seconds. A longer round has more chunks."""
+
+LEAST_DELAY = 0.08
+"""A batch with a round may take at least this time, in seconds, however short batches are without one."""
 
 LEAST_SECONDS = 0.005
 """The least time for the selects of a round, in seconds. A dump always advances."""
@@ -152,7 +159,9 @@ class Budget:
         """How long a batch with a round may take. If batches take longer without a round, a round may add half of
         that time: without it, a dump would hardly advance."""
         base = self._idle if self._idle is not None else self._least
-        limit = FIRST_DELAY if base is None else MORE_THAN_IDLE * base
+        limit = FIRST_DELAY if base is None else max(MORE_THAN_IDLE * base, LEAST_DELAY)
+        if self._least is not None:
+            limit = max(limit, MORE_THAN_LEAST * self._least)
         if self._given is not None:
             limit = self._given if base is None else max(self._given, limit)
         return max(limit, QUIET_SECONDS) if quiet else limit
@@ -175,7 +184,9 @@ class Budget:
         batch takes anyway, unless it may have waited for the trigger."""
         interval, emitted = batch.interval, batch.emitted
         load = max(emitted, batch.selected)
-        if batch.light and load <= 2 * LEAST_SECONDS:
+        rounds = self._rounds(batch.quiet)
+        smallest = rounds.seconds is not None and rounds.seconds <= LEAST_SECONDS and not rounds.changed
+        if batch.light and (smallest or load <= LEAST_SECONDS):
             waited = self._given is not None and interval <= SLACK * self._given
             if load == 0.0:
                 self._idle = None if waited else _falling(self._idle, interval)

@@ -9,7 +9,7 @@ import pytest
 
 from dblog.core.dump import INITIAL, Orders, next_round
 from dblog.core.offset import Chunk, Cursor, Key
-from dblog.core.pace import FIRST_DELAY, LEAST_SECONDS, QUIET_SECONDS, ROUND_ROWS, Budget, Pace, Ran
+from dblog.core.pace import FIRST_DELAY, LEAST_DELAY, LEAST_SECONDS, QUIET_SECONDS, ROUND_ROWS, Budget, Pace, Ran
 from dblog.core.schema import TableName
 
 A, B = TableName("public", "a"), TableName("public", "b")
@@ -169,7 +169,8 @@ def idle(seconds: float, max_delay: float | None = None) -> Budget:
 @pytest.mark.parametrize("base", [0.05, 0.5])
 def test_batches_take_half_more_than_without_a_dump(base: float, cost: float) -> None:
     intervals = settled(idle(base), cost, base)
-    assert max(intervals[10:]) <= 1.1 * 1.5 * base + 30 * LEAST_SECONDS
+    least = base + cost * LEAST_SECONDS
+    assert max(intervals[10:]) <= 1.11 * max(1.5 * base, 1.2 * least, LEAST_DELAY)
     assert sum(intervals[20:]) / 40 >= 1.3 * base
 
 
@@ -199,6 +200,13 @@ def test_a_sink_that_is_slower_than_the_allowed_delay_does_not_stop_a_dump() -> 
     intervals = settled(budget, cost=3.0, base=6.0)
     assert 0.7 < budget.seconds(quiet=False) <= 1.0
     assert max(intervals[5:]) < 1.1 * 9.0
+
+
+def test_a_window_that_takes_long_by_itself_lets_rounds_grow() -> None:
+    budget, base = idle(0.05), 0.8  # a watermark and boundaries take most of the time
+    intervals = settled(budget, cost=1.0, base=base)
+    assert budget.seconds(quiet=False) > 0.1
+    assert max(intervals[5:]) < 1.1 * 1.2 * base
 
 
 def test_a_batch_that_takes_too_long_makes_the_next_round_smaller_in_proportion() -> None:
