@@ -8,10 +8,15 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dblog.cli.runner import _check
+from dblog.pipelines.config import read_config
+from dblog.pipelines.running import streams_of
+from dblog.sources.problems import NO_KEY
 from tests.cli.program import Process, dblog, document
 from tests.conftest import Database
 from tests.spark.home import quick_spark
@@ -254,10 +259,26 @@ class TestCheck:
         assert {"slot 'shop_noop' does not exist", "slot 'shop_kept' does not exist"} <= set(made)
         text = dblog("check", path).stdout
         assert "sinks   noop, kept" in text
-        assert "ready: 5 things will be created at the start" in text
+        assert re.search(r"ready: \d tables?; 5 things will be created at the start", text)
         assert shop.slots == set()
         assert not (shop.folder / "shop.dblog").exists()
         assert shop.password not in text
+
+    def test_a_table_that_cannot_be_followed_is_left_out_and_named(self, shop: Shop) -> None:
+        shop.database.execute("create table bare (n int); create table bare2 (n int)")
+        path = shop.write('type = "noop"', shop.keep("kept"))
+        found = document("check", path)
+        assert (found["ready"], found["left_out"]) == (True, ["public.bare", "public.bare2"])
+        assert re.search(r"ready: \d tables?; 2 left out; ", dblog("check", path).stdout)
+        config, told = read_config(path), []
+        log = SimpleNamespace(warning=told.append)
+        _check(config, streams_of(config, lambda sink, text: None), log)  # type: ignore[arg-type]
+        assert told == [f"left out: 2 tables: {NO_KEY}: public.bare, public.bare2"]  # once for both sinks
+        path.write_text(path.read_text().replace("[source]", '[source]\nunsuitable = "refuse"'))
+        assert document("check", path, code=1)["left_out"] == []
+        path.write_text(path.read_text() + '[[table]]\nmatch = "public.bare"\nexclude = ["n"]\n')
+        path.write_text(path.read_text().replace("refuse", "skip"))
+        assert document("check", path)["ready"]  # what is said of a table that is left out has no effect
 
     def test_a_sink_that_cannot_work_is_a_problem_as_one_of_the_source_is(self, shop: Shop) -> None:
         shop.database.execute("create table keyless (id int)")

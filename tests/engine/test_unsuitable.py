@@ -10,6 +10,7 @@ import pytest
 
 from dblog.core.schema import TableName
 from dblog.errors import PreconditionFailed
+from dblog.sources.problems import NO_KEY
 from tests.cli.program import dblog, document
 from tests.engine.conftest import MakeQuery, on_families, on_postgres, rows_of
 from tests.engine.query import Query
@@ -130,10 +131,7 @@ def test_the_start_can_be_refused_instead(table: AnyDatabase, query: MakeQuery) 
     assert not check(table, "--option", "unsuitable=refuse", code=1)["ready"]
     with pytest.raises(PreconditionFailed, match="2 problems") as caught:
         query(tables=f"{table.schema}.*", unsuitable="refuse").catch_up()
-    assert (
-        f"2 tables: no primary key, which is needed to match dumped rows with changes\n  {table.schema}.bare, "
-        in str(caught.value)
-    )
+    assert f"2 tables: {NO_KEY}\n  {table.schema}.bare, " in str(caught.value)
     stream = query(tables=f"{table.schema}.*", unsuitable="refuse", key=("_table", "id"), heartbeatSeconds=1)
     table.execute("drop table bare", "drop table bare2")
     stream.catch_up()

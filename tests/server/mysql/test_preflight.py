@@ -24,6 +24,7 @@ from dblog.sources.mysql import preflight, preflight_checks
 from dblog.sources.mysql.preflight import Problem, Setup, admin_sql, check, prepare
 from dblog.sources.mysql.preflight_checks import Inspection
 from dblog.sources.mysql.source import MySQL
+from dblog.sources.problems import NO_KEY
 from dblog.spark.options import read_options
 from dblog.testing.mysql_server import MySQLServer
 from tests.conftest import MYSQL_SERVERS, mysql_server_of
@@ -561,7 +562,7 @@ def test_the_watermark_table_cannot_be_captured(admin: Any) -> None:
 TABLE_PROBLEMS = {
     "no primary key": (
         "alter table shop.orders drop primary key",
-        "table 'shop.orders' has no primary key, which is needed to match dumped rows with changes",
+        f"table 'shop.orders' has {NO_KEY}",
         "alter table shop.orders add primary key (id)",
     ),
     "engine": (

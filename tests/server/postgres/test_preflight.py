@@ -21,6 +21,7 @@ from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight
 from dblog.sources.postgres.deferrable import WHY
 from dblog.sources.postgres.preflight import Problem, Setup, admin_sql, check, prepare
+from dblog.sources.problems import NO_KEY
 from dblog.testing.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.server
@@ -215,7 +216,7 @@ def test_every_problem_is_in_one_report_and_nothing_was_created(admin: Any, setu
 TABLE_PROBLEMS = {
     "no primary key": (
         "ALTER TABLE public.orders DROP CONSTRAINT orders_pkey",
-        "table 'public.orders' has no primary key, which is needed to match dumped rows with changes",
+        f"table 'public.orders' has {NO_KEY}",
         "ALTER TABLE public.orders ADD PRIMARY KEY (id)",
     ),
     "replica identity nothing": (

@@ -100,7 +100,10 @@ class MySQL(Relational[Connection]):
     def _unfit(
         self, session: Connection, tables: Sequence[TableName], *, rights: bool = False
     ) -> dict[TableName, list[Problem]]:
-        return preflight.unfit(session, self._setup_of(tuple(tables)), catalog.candidates(session), rights=rights)
+        with translating("listing the tables"):
+            kinds = catalog.candidates(session)
+        there = tuple(table for table in tables if table in kinds)  # others were dropped after they were listed
+        return preflight.unfit(session, self._setup_of(there), kinds, rights=rights)
 
     def _setup_of(self, tables: tuple[TableName, ...]) -> preflight.Setup:
         return preflight.Setup(tables, self.server_id, self.columns, self.writes)

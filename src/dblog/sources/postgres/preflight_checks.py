@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +97,8 @@ class Inspection:
         )
         found = self._all(RELATIONS, [t.schema for t in setup.published], [t.name for t in setup.published])
         self.deferrable = deferrable_keys(cur, [table.oid for table in found if table.oid is not None])
+        self.left_out: Collection[TableName] = ()
+        """Tables of the set-up that must not be published: without a key, their owner's own updates would fail."""
         self.watermark: Any = found.pop() if setup.writes else None
         self.tables = found
         parts = self._all(PARTS, self.publication.oid) if self.publication is not None else ()
@@ -242,7 +244,7 @@ class Inspection:
             what, fix = f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;"
             yield Problem(what, fix, table=of, reason=f"each is {kind}: the log has no changes")
         if not table.key:
-            why = NO_KEY
+            why = NO_KEY if table.kind == "r" else "no primary key, which a partitioned table needs"
             fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
             yield Problem(f"table {name} has {why}", fix, table=of, reason=why)
         elif not table.identified:
@@ -364,6 +366,7 @@ class Inspection:
     def _publishable(self) -> list[TableName]:
         """The wanted tables that a publication can have: a statement with any other relation fails."""
         tables = [TableName(t.schema, t.name) for t in self.tables if t.oid is not None and t.kind in "rp"]
+        tables = [table for table in tables if table not in self.left_out]
         return [*tables, *([WATERMARK] if self.setup.writes else [])]
 
 

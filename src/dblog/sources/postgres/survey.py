@@ -78,12 +78,17 @@ def survey(
         refuse_deferrable_keys(cur, known, inspection.setup.slot)
         states = _states(inspection, [t for t in inspection.tables if t.oid is not None])
         tables: dict[TableName, Followed] = {}
-        left_out: dict[TableName, str] = {}
         replaced: dict[TableName, str] = {}
         problems: list[Problem] = []
         members = inspection.members()
+        new = [t for t in inspection.tables if (t.schema, t.name) not in followed]
+        unfit = {TableName(t.schema, t.name): reasons for t in new if (reasons := inspection.unfit(t))}
+        left_out = {name: why(reasons) for name, reasons in unfit.items()}
+        inspection.left_out = unfit.keys()
         for table in inspection.tables:
             name = TableName(table.schema, table.name)
+            if name in unfit:
+                continue
             if table.oid is None:  # it was dropped after it was listed: the next survey handles it
                 tables |= {name: followed[name]} if name in followed else {}
                 continue
@@ -137,8 +142,6 @@ def _publication(inspection: Inspection) -> Any:
 def _problems(inspection: Inspection, table: Any, is_member: bool, *, followed: bool) -> list[Problem]:
     """The reasons why a table cannot be followed."""
     publication = _publication(inspection)
-    if not followed and (unfit := inspection.unfit(table)):
-        return unfit
     found = [*inspection.of_table(table, rights=not followed), *inspection.of_published_part(table)]
     if not followed:
         found += inspection.of_publication(publication, [table])
