@@ -108,7 +108,7 @@ def check(
     ledger, entirely = _by_key(entries), _emptied(entries)
     histories, emptied = _by_key(events), _emptied(events)
     found: list[Violation] = []
-    matched: list[tuple[Entry, Event]] = []
+    matched: list[Matched] = []
     for place in sorted(ledger.keys() | histories.keys()):
         key = _Key(place, ledger.get(place, entirely[place[0]]), histories.get(place, emptied[place[0]]), delivered)
         if place[0] in loose:
@@ -145,6 +145,12 @@ def _emptied(things: Iterable[Any]) -> dict[str, list[Any]]:
     return found
 
 
+Matched = tuple[Event, set[int]]
+"""A delivered change, and the transactions of which it may be; mostly that is one. A delete has no version: the first
+event of a key may be any of several deletes, where it is not known which changes were committed before the stream
+began and the log is not delivered to its end."""
+
+
 class _Key:
     """The two histories of one key."""
 
@@ -154,14 +160,18 @@ class _Key:
         self.table, self.key = place
         self.ledger, self.events = ledger, events
         self._delivered = delivered
-        self.matched: list[tuple[Entry, Event]] = []
+        self.matched: list[Matched] = []
 
     def check(self, floor: int, ceiling: int, complete: bool) -> list[Violation]:
         first = sum(e.version <= floor for e in self.ledger)
         last = sum(e.version <= ceiling for e in self.ledger)
         attempts = [self._walk(begin, complete) for begin in range(first, last + 1)]
-        found, self.matched = next((a for a in attempts if not a[0]), max(attempts, key=lambda a: len(a[1])))
-        return found
+        found, longest = max(attempts, key=lambda a: len(a[1]))
+        fits = [pairs for wrong, pairs in attempts if not wrong]
+        self.matched = [
+            (same[0][1], {entry.tx for entry, _ in same}) for same in zip(*(fits or [longest]), strict=True)
+        ]
+        return [] if fits else found
 
     def _walk(self, begin: int, complete: bool) -> tuple[list[Violation], list[tuple[Entry, Event]]]:
         """Go through the events with a finger on the ledger: everything before `done` is delivered, or was committed
@@ -304,19 +314,28 @@ def _again(one: Event, other: Event) -> bool:
     return one.op == other.op == "read" and one.at == other.at and one.row == other.row and one.dump != other.dump
 
 
-def _whole(matched: Iterable[tuple[Entry, Event]]) -> list[Violation]:
+def _whole(matched: Sequence[Matched]) -> list[Violation]:
     found = []
+    owners: dict[int, set[int]] = {}
+    for event, txs in matched:
+        others = owners.setdefault(event.at[0], txs)
+        if not others & txs:
+            wrong = f"tx {_any_of(txs)} and tx {_any_of(others)} have the position {event.at[0]}"
+            found.append(Violation(wrong, event.table, event.key))
+        owners[event.at[0]] = others & txs or others
     places: dict[int, tuple[int, int]] = {}
-    owners: dict[int, int] = {}
-    for entry, event in matched:
-        place = (event.batch, event.at[0])
-        if places.setdefault(entry.tx, place) != place:
-            wrong = f"tx {entry.tx} is delivered at (batch, _lsn) {places[entry.tx]} and {place}"
-            found.append(Violation(wrong, entry.table, entry.key))
-        if owners.setdefault(event.at[0], entry.tx) != entry.tx:
-            wrong = f"tx {entry.tx} and tx {owners[event.at[0]]} have the position {event.at[0]}"
-            found.append(Violation(wrong, entry.table, entry.key))
+    for event, _ in matched:
+        if len(owners[event.at[0]]) > 1:
+            continue  # nothing at this position says whose it is
+        (tx,), place = owners[event.at[0]], (event.batch, event.at[0])
+        if places.setdefault(tx, place) != place:
+            wrong = f"tx {tx} is delivered at (batch, _lsn) {places[tx]} and {place}"
+            found.append(Violation(wrong, event.table, event.key))
     return found[:5]
+
+
+def _any_of(txs: Iterable[int]) -> str:
+    return " or ".join(map(str, sorted(txs)))
 
 
 def check_attempts(

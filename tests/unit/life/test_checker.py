@@ -137,6 +137,36 @@ def test_a_transaction_that_is_torn_or_mixed_is_caught() -> None:
     assert "have the position 7" in wrong(whole, [ledger[0], replace(ledger[1], tx=6)], floor=0)
 
 
+def test_a_delete_may_belong_to_any_transaction_that_deleted_its_key_after_the_stream_may_have_begun() -> None:
+    """A delete has no version. Where the log is not delivered to its end, nothing of its key says which one it is."""
+
+    def history(key: tuple[str, ...], first: int, deletes: tuple[int, int]) -> list[Entry]:
+        """The key is created, deleted by one transaction, created, and deleted by another one."""
+        created = [put(first + n, "create", tx=first + n, key=key) for n in (0, 2)]
+        deleted = [Entry(first + n, tx, "t", "delete", key) for n, tx in zip((1, 3), deletes, strict=True)]
+        return sorted(created + deleted, key=lambda e: e.version)
+
+    def found(ledger: list[Entry], *places: tuple[int, int], ceiling: int = 8) -> str:
+        """The last changes of the keys are delivered at these places (batch, _lsn)."""
+        last = list({e.key: e for e in ledger}.values())
+        events = [
+            Event(batch, "t", e.op, (lsn, n), e.key, None if e.op == "delete" else e.row)
+            for n, (e, (batch, lsn)) in enumerate(zip(last, places, strict=True))
+        ]
+        return wrong(events, ledger, floor=0, ceiling=ceiling, complete=False)
+
+    together, apart = ((0, 500), (0, 500)), ((0, 500), (1, 600))
+    beside_a_create = [*history(K, 1, (20, 30)), put(9, "create", tx=30, key=M)]
+    assert found(beside_a_create, *together) == ""
+    assert "have the position 500" in found([*beside_a_create[:-1], put(9, "create", tx=40, key=M)], *together)
+    of_the_other = put(10, "create", tx=20, key=("3",))
+    assert "tx 20 and tx 30 have the position 500" in found([*beside_a_create, of_the_other], *together, (0, 500))
+    assert found(beside_a_create, *apart) == "", "the first delete may be the one that is delivered"
+    assert "tx 30 is delivered at" in found([*history(K, 1, (30, 20)), *beside_a_create[-1:]], *apart, ceiling=1)
+    assert found([*history(K, 1, (20, 30)), *history(M, 5, (25, 30))], *together) == "", "only deletes"
+    assert "have the position 500" in found([*history(K, 1, (20, 30)), *history(M, 5, (25, 40))], *together)
+
+
 def test_a_stream_may_begin_between_two_versions_and_nowhere_else() -> None:
     ledger = [put(1, "create"), put(2), put(3)]
     for begin in (1, 2, 3):
