@@ -282,7 +282,8 @@ class TestCheck:
 
     def test_a_sink_that_cannot_work_is_a_problem_as_one_of_the_source_is(self, shop: Shop) -> None:
         shop.database.execute("create table keyless (id int)")
-        path = shop.write('type = "noop"', 'type = "python"\ntarget = "keep:nothing"')
+        sinks = 'type = "noop"', 'type = "python"\ntarget = "keep:nothing"'
+        path = shop.write(*sinks, tables='public.t", "public.keyless')
         text = dblog("check", path, code=1).stdout
         assert "table 'public.keyless' has no primary key" in text
         assert "✗ sink python: 'keep:nothing' cannot be imported" in text
@@ -346,7 +347,7 @@ class TestCheck:
         self, shop: Shop, column: str, capfd: pytest.CaptureFixture[str]
     ) -> None:
         shop.database.execute(f'create table odd (id int primary key, n int, "{column}" int)')
-        path = shop.write('type = "noop"')
+        path = shop.write('type = "noop"', tables="public.odd")
         said = f"Spark cannot distinguish column '{column}' of public.odd from"
         assert said in dblog("check", path, code=1).stdout
         dblog("run", path, code=1)
