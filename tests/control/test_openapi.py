@@ -108,7 +108,7 @@ def test_settings_are_described_as_they_are_read() -> None:
     assert list(described) == [s.name for s in SETTINGS]
     assert set(described) == set(Throttle.__dataclass_fields__)
     numbers = {n: v for n, d in described.items() for v in d["anyOf"] if v.get("type") in ("integer", "number")}
-    assert len(numbers) == 8
+    assert len(numbers) == 9
     for name, limits in numbers.items():
         least, most = limits["minimum"], limits["maximum"]
         assert read_settings({name: least}) == {name: least}
