@@ -90,6 +90,17 @@ class Delta(Lake):
         return self.spark.sql(f"DESCRIBE HISTORY {self.table()}").count()
 
 
+class CatalogDelta(Delta):
+    """In Spark's own catalog, with a database for each test."""
+
+    def __init__(self, folder: Path, spark: SparkSession | None) -> None:
+        super().__init__(folder, spark)
+        self.database = f"d{uuid.uuid4().hex}"
+
+    def settings(self) -> dict[str, Any]:
+        return {"catalog": "spark_catalog", "database": self.database}
+
+
 class NativeDelta(Lake):
     """Written by Python, and read by delta-rs."""
 

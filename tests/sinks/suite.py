@@ -1,8 +1,10 @@
 """What every sink does. A sink passes it with a class that says what its target is:
 
-class TestSql(SinkSuite):
+class TestSql(SinkSuite, AwaySuite):
     @pytest.fixture
     def target(self, ...) -> Target: ...
+
+`AwaySuite` is for targets that may be out of reach.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ MakePipeline = Callable[..., Pipeline]
 HOT = 300
 
 
-@pytest.mark.server
-@pytest.mark.spark
-class SinkSuite:
+class PipelineSuite:
+    """A pipeline for each test."""
+
     @pytest.fixture
     def target(self) -> Target:
         raise NotImplementedError
@@ -63,6 +65,10 @@ class SinkSuite:
         database.execute(*twenty(database, "t"))
         return database
 
+
+@pytest.mark.server
+@pytest.mark.spark
+class SinkSuite(PipelineSuite):
     # -- what reaches the target ------------------------------------------------------------------------------
 
     @on_families
@@ -265,29 +271,6 @@ class SinkSuite:
             assert ops.count("read") == 20
             assert sorted(op for op in ops if op != "read") == ["create", "delete", "update"]
 
-    def test_a_target_that_is_away_is_waited_for(
-        self, table: OnPostgres, target: Target, pipeline: MakePipeline
-    ) -> None:
-        try:
-            away = target.away()
-        except NotImplementedError:
-            pytest.skip("it is always there")
-        with pipeline(heartbeatSeconds=1) as running:
-            running.follows()
-            with away:
-                ((before,),) = table.execute("select pg_current_wal_insert_lsn() - '0/0'")
-                table.execute("update t set n = 1 where id <= 10", "delete from t where id = 20")
-                deadline = time.monotonic() + 30
-                while not running.said and time.monotonic() < deadline:
-                    time.sleep(0.1)
-                table.execute("insert into t values (70, 1, 'meanwhile')")
-                time.sleep(4)
-                assert running.active
-                assert len(running.said) >= 2
-                assert _acknowledged(table) <= before, "the source forgets what the target does not have"
-            running.follows()
-            running.until(lambda: _acknowledged(table) > before)
-
     # -- columns that come and go -----------------------------------------------------------------------------
 
     def test_a_new_column_reaches_the_target(self, table: AnyDatabase, pipeline: MakePipeline) -> None:
@@ -356,13 +339,34 @@ class SinkSuite:
                 with pytest.raises(ConfigError, match=setting.name):
                     read_settings("sink", {n: v for n, v in given.items() if n != setting.name}, kind.settings)
 
+
+@pytest.mark.server
+@pytest.mark.spark
+class AwaySuite(PipelineSuite):
+    """For a target that may be out of reach: `Target.away`."""
+
+    def test_a_target_that_is_away_is_waited_for(
+        self, table: OnPostgres, target: Target, pipeline: MakePipeline
+    ) -> None:
+        with pipeline(heartbeatSeconds=1) as running:
+            running.follows()
+            with target.away():
+                ((before,),) = table.execute("select pg_current_wal_insert_lsn() - '0/0'")
+                table.execute("update t set n = 1 where id <= 10", "delete from t where id = 20")
+                deadline = time.monotonic() + 30
+                while not running.said and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                table.execute("insert into t values (70, 1, 'meanwhile')")
+                time.sleep(4)
+                assert running.active
+                assert len(running.said) >= 2
+                assert _acknowledged(table) <= before, "the source forgets what the target does not have"
+            running.follows()
+            running.until(lambda: _acknowledged(table) > before)
+
     def test_a_target_that_is_away_at_first_is_said_to_be(self, target: Target, tmp_path: Path) -> None:
-        try:
-            away = target.away()
-        except NotImplementedError:
-            pytest.skip("it is always there")
         sink = target.make(tmp_path)
-        with away, pytest.raises(SinkUnreachable):
+        with target.away(), pytest.raises(SinkUnreachable):
             sink.check()
         sink.check()
 

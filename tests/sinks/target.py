@@ -24,6 +24,7 @@ from dblog.core.schema import Column, TableName
 from dblog.core.settings import read_settings
 from dblog.pipelines import sink_kinds
 from dblog.sinks.base import Sink, SinkContext
+from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -43,6 +44,8 @@ class Target(ABC):
     """Every event is kept, not only the last state of a row."""
     odd_names: bool = True
     """Whether it can have columns with dots and spaces in their names."""
+    objects: ObjectStorage = NO_SETTINGS
+    """How the sink reaches object storage."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class Target(ABC):
         raise NotImplementedError
 
     def away(self) -> AbstractContextManager[None]:
-        """Nobody can reach it while the block runs. NotImplementedError where that cannot happen."""
+        """For `AwaySuite`: nobody can reach it while the block runs."""
         raise NotImplementedError
 
     def shown(self, column: Column, value: Any) -> Any:
@@ -69,7 +72,7 @@ class Target(ABC):
         """A sink that writes here."""
         kind = sink_class(self.sink)
         given = read_settings(f"sink {self.sink!r}", {**self.settings(), **settings}, kind.settings)
-        return kind(given, SinkContext("test", folder))
+        return kind(given, SinkContext("test", folder, self.objects))
 
 
 def sink_class(name: str) -> type[Sink]:

@@ -26,7 +26,7 @@ from dblog.sinks.http import HttpSink, Post, bodies
 from tests.sinks.batches import T, batch, change, frame, read
 from tests.sinks.endpoint import TAKEN, Endpoint, Reply
 from tests.sinks.envelopes import EnvelopeTarget, event
-from tests.sinks.suite import SinkSuite
+from tests.sinks.suite import AwaySuite, SinkSuite
 from tests.sinks.target import Target
 
 
@@ -59,7 +59,7 @@ class Listener(EnvelopeTarget):
         return self.endpoint.away()
 
 
-class TestHttp(SinkSuite):
+class TestHttp(SinkSuite, AwaySuite):
     @pytest.fixture
     def target(self, endpoint: Endpoint) -> Target:
         return Listener(endpoint)

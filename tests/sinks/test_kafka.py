@@ -30,7 +30,7 @@ from dblog.sinks.packages import RELEASES
 from dblog.testing.kafka_broker import KafkaBroker, find_kafka
 from tests.sinks.batches import T, change, frame, read
 from tests.sinks.envelopes import EnvelopeTarget
-from tests.sinks.suite import SinkSuite
+from tests.sinks.suite import AwaySuite, SinkSuite
 from tests.sinks.target import Target
 from tests.spark.home import CONNECTORS
 from tests.spark.test_jars import fetch
@@ -89,7 +89,7 @@ class Topics(EnvelopeTarget):
         self.broker.start()
 
 
-class TestKafka(SinkSuite):
+class TestKafka(SinkSuite, AwaySuite):
     @pytest.fixture
     def target(self, broker: KafkaBroker, spark: SparkSession) -> Target:
         return Topics(broker, spark)

@@ -15,8 +15,10 @@ from dblog.core.settings import read_settings
 from dblog.errors import SinkError
 from dblog.sinks.base import Sink, SinkContext
 from dblog.sinks.lake import DeltaSink, IcebergSink
+from dblog.storage.put_if_absent import replaces_objects
 from dblog.testing.object_server import ObjectServer
 from tests.sinks.lakes import Source, T, change, read
+from tests.sinks.replacing_storage import replacing
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
@@ -105,3 +107,19 @@ def test_wrong_keys_are_said_without_showing_them(lake: Lake) -> None:
         lake.sink().write(Source(lake.spark)(change("create", 10, 1, 1, "a")))
     assert "not-the-secret" not in str(refused.value)
     assert str(right.secret_key) not in str(refused.value)
+
+
+def test_a_storage_that_replaces_commits_is_refused(lake: Lake) -> None:
+    """Delta's commits need put-if-absent. Those of Iceberg are made in the catalog."""
+    before = lake.server.names(lake.bucket)
+    right, kept = lake.server, replaces_objects(lake.server.storage, lake.bucket)
+    with replacing(lake.server.storage) as storage:
+        assert (kept, replaces_objects(storage, lake.bucket)) == (False, True)
+        lake.server = type("Replacing", (), {"storage": storage})()  # type: ignore[assignment]
+        if lake.form == "delta":
+            with pytest.raises(SinkError, match=r"'s3a://\S+/lake' ignores If-None-Match") as refused:
+                lake.sink()
+            assert "conditional writes" in str(refused.value)
+        else:
+            lake.sink()
+    assert right.names(lake.bucket) == before == []

@@ -22,7 +22,7 @@ from dblog.sinks.folder import folder_name
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
 from tests.sinks.batches import T, batch, change, frame, read
 from tests.sinks.envelopes import EnvelopeTarget
-from tests.sinks.suite import SinkSuite
+from tests.sinks.suite import AwaySuite, SinkSuite
 from tests.sinks.target import Target
 
 
@@ -60,7 +60,7 @@ def lines(path: Path) -> list[str]:
     return data.decode().splitlines()
 
 
-class TestNdjson(SinkSuite):
+class TestNdjson(SinkSuite, AwaySuite):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return Files(tmp_path / "disk" / "events")

@@ -18,7 +18,7 @@ from dblog.errors import SinkError
 from dblog.sinks.base import Batch, TableBatch
 from dblog.sinks.folder import folder_name
 from dblog.work.rows import Typed
-from tests.sinks.suite import SinkSuite
+from tests.sinks.suite import AwaySuite, SinkSuite
 from tests.sinks.target import Key, Row, Target, replayed
 
 METADATA = ("_op", "_lsn", "_seq", "_txid", "_committed_at", "_dump", "_schema", "_unchanged")
@@ -76,7 +76,7 @@ class Files(Target):
         return self._nothing_there()
 
 
-class TestParquet(SinkSuite):
+class TestParquet(SinkSuite, AwaySuite):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return Files(tmp_path / "lake")

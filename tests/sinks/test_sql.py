@@ -12,10 +12,10 @@ from tests.conftest import EVERY_MYSQL_SERVER, Database, MySQLDatabase
 from tests.proxy import Proxy
 from tests.sinks import suite
 from tests.sinks.sql_targets import MySQLTarget, PostgresTarget, fresh_name
-from tests.sinks.suite import SinkSuite
+from tests.sinks.suite import AwaySuite, SinkSuite
 
 
-class TestPostgres(SinkSuite):
+class TestPostgres(SinkSuite, AwaySuite):
     @pytest.fixture
     def target(self, servers: dict[str, PostgresServer]) -> Iterator[PostgresTarget]:
         made = Database(servers["pg18"].start(), fresh_name())
@@ -25,7 +25,7 @@ class TestPostgres(SinkSuite):
         made.drop()
 
 
-class OnMySQL(SinkSuite):
+class OnMySQL(SinkSuite, AwaySuite):
     server: str
 
     @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import pytest
 
 from tests.sinks.example import SHOWN, FoldersTarget
 from tests.sinks.memory import MemoryTarget
-from tests.sinks.suite import SinkSuite
+from tests.sinks.suite import AwaySuite, SinkSuite
 from tests.sinks.target import Target
 
 
-class TestState(SinkSuite):
+class TestState(SinkSuite, AwaySuite):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return MemoryTarget(tmp_path / "state.db")

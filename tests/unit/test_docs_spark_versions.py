@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dblog.sinks.packages import RELEASES
 from dblog.spark.versions import ADMISSION_SINCE, LEAST, minor_of
-from tests.versions.test_minors import EVERYWHERE, MINORS, OF_A_MINOR
+from tests.versions.test_minors import EVERYWHERE, MINORS, OF_A_MINOR, THOROUGH
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/spark-versions.md").read_text()
@@ -58,8 +58,15 @@ def test_what_runs_everywhere_is_tested_everywhere() -> None:
         assert all(word in tested for word in words)
 
 
+SUITES = ("tests/sinks/suite.py", "tests/sinks/lakes.py")
+"""Files with tests that classes of other files inherit."""
+
+
 def test_every_chosen_test_exists() -> None:
-    for chosen in [*EVERYWHERE, *(t for tests in OF_A_MINOR.values() for t in tests)]:
-        path, _, name = chosen.partition("::")
+    for chosen in [*EVERYWHERE, *THOROUGH, *(t for tests in OF_A_MINOR.values() for t in tests)]:
+        path, *names = chosen.split("::")
         text = (ROOT / path).read_text()
-        assert not name or re.search(rf"^def {name}\(", text, re.MULTILINE), chosen
+        if len(names) == 2:
+            assert re.search(rf"^class {names[0]}\(", text, re.MULTILINE), chosen
+            text += "".join((ROOT / suite).read_text() for suite in SUITES)
+        assert not names or re.search(rf"^ *def {names[-1]}\(", text, re.MULTILINE), chosen

@@ -64,6 +64,12 @@ class Folder:
         with self._reached():
             files.create_dir(root, recursive=True)
 
+    def reach(self) -> None:
+        """Ask for the folder, whether it exists or not. Raises SinkUnreachable, or SinkError if it is refused."""
+        files, root = self.opened
+        with self._reached():
+            files.get_file_info(root)
+
     def names(self, beginning: str) -> list[str]:
         """The names of the files that start with `beginning`."""
         files, root = self.opened

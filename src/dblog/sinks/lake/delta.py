@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dblog.errors import ConfigError
 from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.delta import DeltaBySpark
-from dblog.sinks.lake.native.writer import NativeTables
 from dblog.sinks.lake.sink import LakeSink
+
+if TYPE_CHECKING:
+    from dblog.sinks.lake.native.delta import DeltaFolder
 
 
 class DeltaSink(LakeSink):
@@ -17,7 +21,12 @@ class DeltaSink(LakeSink):
     def _spark_tables(self) -> DeltaBySpark:
         return DeltaBySpark(self.given, self.context)
 
-    def _native_tables(self) -> NativeTables:
+    def check(self) -> None:
+        super().check()
+        if self.given["writer"] != "spark" and self._not_native() is None:
+            self._native_tables().check()
+
+    def _native_tables(self) -> DeltaFolder:
         try:
             from dblog.sinks.lake.native.delta import DeltaFolder
         except ImportError as error:

@@ -53,6 +53,8 @@ class IcebergSink(LakeSink):
         folder = self._folder
         if self.given["writer"] != "spark" and self._not_native() is None and folder is None:
             self._native_tables().check()
+            if self.given["path"] is not None:
+                Folder.of(self.given["path"], self.context).reach()
         if self.given["writer"] == "spark" and folder is not None and (folder / OWN).exists():
             raise ConfigError(
                 f"the tables in {str(folder)!r} are in the native writer's catalog ({OWN}), which Spark cannot open",

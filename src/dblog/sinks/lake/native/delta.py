@@ -29,6 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import DataType, StructField, StructType
 
 from dblog.core.schema import TableName
+from dblog.errors import SinkError
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.lake.marks import BatchMark, delta_mark, read_delta_mark
 from dblog.sinks.lake.native.delta_chores import NO_HOOKS, chores, reached, since_checkpoint
@@ -36,7 +37,8 @@ from dblog.sinks.lake.native.files import ROLL_BYTES, Chore, LakeFiles, LakeTabl
 from dblog.sinks.lake.native.maintenance import compact
 from dblog.sinks.lake.native.rolling import rolled
 from dblog.sinks.lake.native.writer import NativeTables
-from dblog.storage.object_storage import s3_uri
+from dblog.storage.object_storage import is_s3, s3_uri
+from dblog.storage.put_if_absent import replaces_objects
 
 READER_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
 """Features of tables that the files of this module follow, beside those of the first protocol."""
@@ -101,6 +103,19 @@ class DeltaFolder(NativeTables):
         self._folder = folder
         self._pipeline = pipeline
         self._options = folder.objects.delta_options() or None
+
+    def check(self) -> None:
+        """Reach object storage, and refuse one on which two writers can make the same commit: the later one would
+        replace the other's. Raises SinkError, SinkUnreachable."""
+        uri = self._folder.uri
+        if not is_s3(uri):
+            return
+        self._folder.reach()
+        if replaces_objects(self._folder.objects, uri):
+            raise SinkError(
+                f"the storage at {uri!r} ignores If-None-Match: a commit of a Delta table could replace another one",
+                hint="use a storage with conditional writes, or the sink 'iceberg' with a catalog; see docs/storage.md",
+            )
 
     def name(self, table: TableName) -> str:
         return self._of(table).uri
