@@ -60,7 +60,7 @@ def test_a_chunk_that_a_change_of_its_table_made_useless_is_removed(table: AnyDa
     assert not dropped & {c["id"] for c in stream.offsets[-1].get("emit", ())}, "the chunks were dropped"
     stream.finish()
     assert stream.step()
-    assert stream.step()
+    stream.step()  # the rest of the dump, if it did not fit into one round
     check_needed(stream)
     commit_all(stream, table)
     assert files_of(stream) == set()
