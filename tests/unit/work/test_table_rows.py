@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.sinks.route import Route
 from dblog.sinks.routed import RoutedRows
 from dblog.work.rows import Typed
-from dblog.work.table_rows import TableRows
+from dblog.work.table_rows import CHUNK_WEIGHT, TableRows
 from dblog.work.tasks import Emit, Log, Window
 
 SCHEMA = TableSchema(TableName("public", "t"), (Column("id", "integer", pa.int32()),), ("id",))
@@ -40,14 +41,16 @@ def given(tmp_path: Path) -> tuple[TableRows, list[LogFile]]:
     window = Window(0, 10, tuple((f,) for f in files))
     emits = [Emit(window, staged(spool, f"c{n}", 100 * n, 100 * n + 1)) for n in (1, 2, 3)]
     log = tuple((Log(Window(0, 10, ((f,),)), ()),) for f in files)
-    return TableRows(spool, Typed(SCHEMA, before=False), log, ((emits[0], emits[2]), (emits[1],))), files
+    lanes = ((emits[0], emits[2]), (emits[1],))
+    sizes = {e.chunk.id: facts[1] for e in emits if (facts := spool.chunk_facts(e.chunk.id, e.chunk.stamp or ""))}
+    return TableRows(spool, Typed(SCHEMA, before=False), log, lanes, chunk_bytes=sizes), files
 
 
 def ids(rows: object, kind: str) -> list[int]:
     return [key for batch in getattr(rows, kind)() for key in batch.column("id").to_pylist()]
 
 
-def test_the_parts_of_the_log_follow_each_other_and_chunks_are_parts_of_their_own(tmp_path: Path) -> None:
+def test_the_parts_of_the_log_follow_each_other_and_those_of_dumps_are_their_lanes(tmp_path: Path) -> None:
     whole, files = given(tmp_path)
     route = Route.__new__(Route)  # never asked for its names here
     for rows in (whole, pickle.loads(pickle.dumps(whole)), RoutedRows(whole, route, SCHEMA)):
@@ -55,15 +58,15 @@ def test_the_parts_of_the_log_follow_each_other_and_chunks_are_parts_of_their_ow
         assert [p.weight for p in log] == [f.size for f in files]
         assert rows.weight == sum(p.weight for p in [*log, *dumped])
     assert [ids(p, "changes") for p in whole.log_parts()] == [[1], [2], [3]]
-    assert [ids(p, "dump_rows") for p in whole.dump_parts()] == [[100, 101], [300, 301], [200, 201]]
+    assert [ids(p, "dump_rows") for p in whole.dump_parts()] == [[100, 101, 300, 301], [200, 201]]
+    apart = replace(whole, overlapping=True)
+    assert [ids(p, "dump_rows") for p in apart.dump_parts()] == [[100, 101], [300, 301], [200, 201]]
     assert [ids(p, "dump_rows") for p in whole.log_parts()] == [[], [], []]
-    assert [ids(p, "changes") for p in whole.dump_parts()] == [[], [], []]
+    assert [ids(p, "changes") for p in whole.dump_parts()] == [[], []]
 
 
-def test_a_chunk_weighs_what_its_file_does(tmp_path: Path) -> None:
+def test_a_chunk_weighs_what_its_file_does_or_much_if_that_is_not_known(tmp_path: Path) -> None:
     rows, _ = given(tmp_path)
-    (first, *_) = rows.dump_parts()
-    (file,) = (tmp_path / "chunk").glob("c1.*.arrow")
-    assert first.weight == file.stat().st_size
-    file.unlink()
-    assert rows.dump_parts()[0].weight == 0
+    (file,) = (tmp_path / "chunk").glob("c2.*.arrow")
+    assert rows.dump_parts()[1].weight == file.stat().st_size
+    assert replace(rows, chunk_bytes={}).dump_parts()[1].weight == CHUNK_WEIGHT
