@@ -219,7 +219,7 @@ def test_nothing_is_lost_or_doubled_when_lives_end_in_the_middle(
     database: OnPostgres, query: MakeQuery, calls: list[tuple[int, int]]
 ) -> None:
     stream = behind(database, query)
-    for number in range(6):
+    for number in range(7):
         grow(database, 256)  # however much the life before has delivered
         made = len(calls)
         stream.until(lambda: len(calls) > made)  # noqa: B023 - every life begins far behind
