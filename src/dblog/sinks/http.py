@@ -148,12 +148,12 @@ def _changes_and_rows(tables: Sequence[TableBatch]) -> tuple[list[Part], list[Pa
     """The changes of each table as one part, and the rows of dumps in parts."""
     changes: list[Part] = []
     rows: list[Part] = []
-    for place, table in enumerate(tables):
+    for index, table in enumerate(tables):
         assert table.arrow is not None
         split = list(table.arrow.split())
         if table.has_changes:
-            changes.append(Part(place, 0, table.schema, split.pop(0)))
-        rows += [Part(place, number, table.schema, part) for number, part in enumerate(split)]
+            changes.append(Part(index, 0, table.schema, split.pop(0)))
+        rows += [Part(index, number, table.schema, part) for number, part in enumerate(split)]
     return changes, rows
 
 

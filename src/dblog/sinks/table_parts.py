@@ -21,9 +21,9 @@ class Part:
     """A part of a table's rows in a batch. A task gets it pickled."""
 
     table: int
-    """The table's place among those that were divided."""
+    """The table's index among those that were divided."""
     number: int
-    """The part's place among the parts of the table."""
+    """The part's index among the parts of the table."""
     schema: TableSchema
     rows: ArrowRows
 
@@ -43,10 +43,10 @@ def read_in_tasks(tables: Sequence[TableBatch]) -> tuple[list[TableBatch], list[
 def parts_of(tables: Sequence[TableBatch]) -> list[Part]:
     """All parts of tables that tasks can read."""
     found: list[Part] = []
-    for place, table in enumerate(tables):
+    for index, table in enumerate(tables):
         assert table.arrow is not None
         rows = [*table.arrow.log_parts(), *table.arrow.dump_parts()]
-        found += [Part(place, number, table.schema, part) for number, part in enumerate(rows)]
+        found += [Part(index, number, table.schema, part) for number, part in enumerate(rows)]
     return found
 
 

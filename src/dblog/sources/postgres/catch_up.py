@@ -43,7 +43,7 @@ HELD_SECONDS = 30.0
 
 
 class CatchUpLog:
-    """A slot's log from a position on, until its end is near (`sources.base.LogStream`)."""
+    """A slot's log from a position on, until its end is near: what `log.SlotLog` reads meanwhile."""
 
     def __init__(self, ask: Ask, slot: str, sessions: list[CopySession], position: int, decoder: Decoder) -> None:
         """`ask` uses another session. The sessions belong to this log from now on."""
@@ -95,14 +95,6 @@ class CatchUpLog:
             session.begin(self._next, upto)
             self._running.append(session)
             self._next = upto
-
-    @property
-    def coordinate(self) -> None:
-        return None
-
-    @property
-    def passing(self) -> bool:
-        return False
 
     @property
     def idle_position(self) -> int:
