@@ -48,6 +48,9 @@ ODD = [
 
 
 class StoreSuite:
+    increments, additions, appends, told = 200, 100, 90, 3
+    """How much the other processes write; a store that takes longer for a write gets less."""
+
     @pytest.fixture
     def place(self) -> Place:
         raise NotImplementedError
@@ -294,25 +297,26 @@ class StoreSuite:
     # -- several processes -----------------------------------------------------------------------------------
 
     def test_processes_lose_no_update(self, place: Place, store: Store, processes: ProcessPoolExecutor) -> None:
-        working = [processes.submit(workers.increment, place, w, 200) for w in range(PROCESSES)]
+        working = [processes.submit(workers.increment, place, w, self.increments) for w in range(PROCESSES)]
         conflicts = [each.result(60) for each in working]
-        assert store.get("count") == Document({"n": 200 * PROCESSES}, 200 * PROCESSES)
+        together = self.increments * PROCESSES
+        assert store.get("count") == Document({"n": together}, together)
         assert sum(conflicts) > 0, "they did not meet: this test shows nothing"
 
     def test_processes_never_get_the_same_number(
         self, place: Place, store: Store, processes: ProcessPoolExecutor
     ) -> None:
-        working = [processes.submit(workers.add, place, w, 100) for w in range(PROCESSES)]
+        working = [processes.submit(workers.add, place, w, self.additions) for w in range(PROCESSES)]
         given = [each.result(60) for each in working]
         assert all(numbers == sorted(set(numbers)) for numbers in given)
-        assert len({number for numbers in given for number in numbers}) == 100 * PROCESSES
+        assert len({number for numbers in given for number in numbers}) == self.additions * PROCESSES
         left = sorted(number for numbers in given for number in numbers[::2])
         assert list(store.list("requests")) == [f"{number:010d}" for number in left]
 
     def test_a_reader_sees_every_entry_once_and_in_order(
         self, place: Place, store: Store, processes: ProcessPoolExecutor
     ) -> None:
-        times = 90
+        times = self.appends
         working = [processes.submit(workers.append, place, w, times) for w in range(PROCESSES)]
         seen: list[tuple[int, Any]] = []
         rounds = 0

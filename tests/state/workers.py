@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dblog.errors import Conflict
+from dblog.state import open_store
 from dblog.state.sqlite import SQLiteStore
 from dblog.state.store import Store
 
@@ -28,6 +29,17 @@ class SQLitePlace:
 
     def open(self) -> SQLiteStore:
         return SQLiteStore(Path(self.path))
+
+
+@dataclass(frozen=True)
+class UrlPlace:
+    """A store that machines share."""
+
+    url: str
+    patience: float = 20.0
+
+    def open(self) -> Store:
+        return open_store(self.url, patience=self.patience)
 
 
 def opened(place: Place, worker: int) -> Store:

@@ -26,7 +26,11 @@ class EventKind(StrEnum):
 
     watermark_written = "watermark_written", "token", "a watermark was written to the database"
     watermark_seen = "watermark_seen", "token position", "it came back through the log"
-    round_opened = "round_opened", "chunks", "chunks are being selected between two watermarks"
+    round_opened = (
+        "round_opened",
+        "chunks selects",
+        "chunks are being selected between two watermarks; `selects` has the first 40: chunk, dump, table",
+    )
     chunk_selected = "chunk_selected", "chunk dump table rows seconds", "a chunk's rows were read"
     row_dropped = (
         "row_dropped",
@@ -34,6 +38,11 @@ class EventKind(StrEnum):
         "a row was not delivered: the log has a newer event, `by` (`op`, `lsn`, `seq`)",
     )
     chunk_emitted = "chunk_emitted", "chunk dump table rows dropped", "the other rows of a chunk were delivered"
+    batch_planned = (
+        "batch_planned",
+        "position events chunks",
+        "a batch ends at this position; it delivers so many log events, and the rows of so many chunks",
+    )
     offset_committed = "offset_committed", "position events", "a batch was committed"
     dump_started = "dump_started", "dump state reason", "a dump began"
     dump_ended = "dump_ended", "dump state reason", "a dump was completed, was cancelled or failed"
@@ -44,6 +53,18 @@ class EventKind(StrEnum):
     )
     table_renamed = "table_renamed", "table name", "a followed table has another name now"
     table_left_out = "table_left_out", "table reason", "a table that the patterns name is not followed"
+    table_set_aside = (
+        "table_set_aside",
+        "table reason message position column value key",
+        "a table failed and is set aside; the others go on",
+    )
+    raw_value = (
+        "raw_value",
+        "table column rows",
+        "a column has values that its type cannot hold, for the first time since the start; they are null, with their "
+        "texts in `_raw_values`",
+    )
+    events_lost = "events_lost", "events", "so many events before this one are not in the log: there were too many"
 
 
 def event(kind: str, at: float, fields: Mapping[str, Any]) -> dict[str, Any]:

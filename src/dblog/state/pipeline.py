@@ -6,9 +6,12 @@ pipelines/<name>/delivery           whether it waits for its sink or restarts; `
 pipelines/<name>/settings           the throttle; users write it
 pipelines/<name>/requests/<number>  dump requests; users add them
 pipelines/<name>/wishes/<id>        pause, resume, cancel; users write them
+pipelines/<name>/retries/<table>    which failure of a table that is set aside it is to be taken up again after
 pipelines/<name>/progress/<id>      state and progress of a dump; the pipeline writes it from its offset
 pipelines/<name>/schemas/<version>  every table schema that an event was captured with
 log pipelines/<name>/events         the last events of the algorithm (`state.events`), up to `KEEP_EVENTS`
+log pipelines/<name>/actions        what users did: requests, wishes, changes of settings; up to `KEEP_ACTIONS`
+log pipelines/<name>/history        samples of the status (`state.history`)
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from dblog.state.store import Store, Value
 SILENT_SECONDS = 10.0
 """A pipeline whose status is older than this, in seconds, counts as stopped."""
 
-RUNNING, WAITING, RESTARTING = "running", "waiting for sink", "restarting"
-ALIVE = (RUNNING, WAITING, RESTARTING)
+RUNNING, DEGRADED, WAITING, RESTARTING = "running", "degraded", "waiting for sink", "restarting"
+"""`degraded`: it runs, but tables are set aside."""
+ALIVE = (RUNNING, DEGRADED, WAITING, RESTARTING)
 """The states of a pipeline whose process works, or tries to."""
 
 UNREADY_SECONDS = 60.0
@@ -43,6 +47,8 @@ KEEP_ENDED = 500
 KEEP_ENDED_SECONDS = 90 * 86_400.0
 """How long the store keeps a dump after its end, in seconds."""
 KEEP_EVENTS = 10_000
+KEEP_ACTIONS = 1000
+"""How many actions of users the store keeps."""
 
 
 def pipelines(store: Store) -> list[str]:
@@ -50,13 +56,13 @@ def pipelines(store: Store) -> list[str]:
     return [urllib.parse.unquote(name) for name in store.list("pipelines")]
 
 
-def only_pipeline(store: Store, name: str | None = None) -> Pipeline:
+def only_pipeline(store: Store, name: str | None = None, by: str | None = None) -> Pipeline:
     """The pipeline of this name; without a name, the only one. Raises NotFound, with the names of all pipelines."""
     known = pipelines(store)
     if name is not None and name in known:
-        return Pipeline(store, name)
+        return Pipeline(store, name, by)
     if name is None and len(known) == 1:
-        return Pipeline(store, known[0])
+        return Pipeline(store, known[0], by)
     if not known:
         raise NotFound(
             "no pipeline has used this state store yet",
@@ -67,11 +73,12 @@ def only_pipeline(store: Store, name: str | None = None) -> Pipeline:
 
 
 class Pipeline:
-    """One pipeline in the store."""
+    """One pipeline in the store. `by` names the user whose actions are recorded; without it, none are."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, by: str | None = None) -> None:
         self.store = store
         self.name = name
+        self._by = by
         self._root = "pipelines/" + urllib.parse.quote(name, safe="")
 
     # -- for users ----------------------------------------------------------------------------------------------
@@ -80,7 +87,10 @@ class Pipeline:
         """Request a dump. It begins when the pipeline runs and reads the request."""
         created_at, salt = time.time(), uuid.uuid4().hex[:4]
         number = self.store.add(self.at("requests"), {**request.to_json(), "created_at": created_at, "salt": salt})
-        return Dump(request_id(number, salt), request, created_at)
+        dump = Dump(request_id(number, salt), request, created_at)
+        asked = {"kind": request.kind, "tables": request.tables, "keys": len(request.keys) or None}
+        self._acted("dump", dump=dump.id, **{name: value for name, value in asked.items() if value is not None})
+        return dump
 
     def dumps(self) -> list[Dump]:
         """All dumps: the stream's own that have a document in the store, then the requests, the oldest first."""
@@ -127,6 +137,7 @@ class Pipeline:
             wanted = {"wish": str(wish), "at": time.time()}
             with contextlib.suppress(Conflict):
                 self.store.put(self.at("wishes", dump.id), wanted, version=seen.version if seen else 0)
+                self._acted("resume" if wish is Wish.run else str(wish), dump=dump.id)
                 return replace(dump, wish=wish)
 
     def settings(self) -> Throttle:
@@ -143,7 +154,17 @@ class Pipeline:
                 self.store.put(self.at("settings"), {**value, **changed}, version=version)
             except Conflict:
                 continue
+            self._acted("settings", changed=changed)
             return known(Throttle, {**value, **changed})
+
+    def actions(self, limit: int = 100) -> list[Value]:
+        """What users did last, the newest first: `at`, `by`, `action` and its details."""
+        return [value for _, value in reversed(self.store.tail(self.at("actions"), limit=limit))]
+
+    def _acted(self, action: str, **details: Any) -> None:
+        if self._by is not None:
+            entry = {"at": time.time(), "by": self._by, "action": action, **details}
+            self.store.append(self.at("actions"), [entry], keep=KEEP_ACTIONS)
 
     def status(self) -> dict[str, Any]:
         """The status that the pipeline wrote last; `state` is corrected to the present state.
@@ -160,15 +181,33 @@ class Pipeline:
                 status["state"] = "lost"
         if delivery is not None:
             status["restarts"] = delivery.value["restarts"]
-            if "sink" in delivery.value:
-                status["sink"] = delivery.value["sink"]
+            status |= {name: delivery.value[name] for name in ("sink", "spark_ui") if name in delivery.value}
             if delivery.value.get("failed") and status["state"] != RUNNING:
                 # the source's process may have ended before it could write its last state
                 status |= {"state": "failed", "error": delivery.value["failed"]}
             if delivery.value["state"] != RUNNING and not _silent(delivery.value):
                 now = {name: delivery.value[name] for name in ("state", "since", "reason", "unready_after")}
                 status |= {**now, "updated_at": max(status.get("updated_at", 0.0), delivery.value["updated_at"])}
+        if status["state"] == RUNNING and status.get("failed_tables"):
+            status["state"] = DEGRADED
         return status
+
+    def retry(self, table: str) -> Value:
+        """Have a table taken up again that is set aside. Returns what is known about it. Raises NotFound."""
+        failed: Mapping[str, Value] = self.status().get("failed_tables", {})
+        named = [name for name in failed if table in (name, name.split(".", 1)[-1])]
+        if len(named) != 1:
+            hint = f"set aside are {', '.join(failed)}" if failed else "no table is set aside: dblog status"
+            raise NotFound(f"table {table!r} of pipeline {self.name!r} is not set aside", hint=hint)
+        found = {"table": named[0], **failed[named[0]]}
+        wanted = {"table": named[0], "position": found["position"], "at": found["at"]}
+        self.store.put(self.at("retries", urllib.parse.quote(named[0], safe="")), wanted)
+        return found
+
+    def retries(self) -> dict[str, tuple[int, float]]:
+        """By table that is to be taken up again: the position and the time of the failure that is meant."""
+        documents = [document.value for document in self.store.list(self.at("retries")).values()]
+        return {value["table"]: (value["position"], value["at"]) for value in documents}
 
     @property
     def running(self) -> bool:
@@ -197,7 +236,8 @@ class Pipeline:
 
     def deliver(self, delivery: Value) -> None:
         """Write whether batches are delivered: `state`, `since`, `reason`, `restarts`, `unready_after`, `sink`, what
-        the sink says about itself, and `failed`, the error that ended the stream."""
+        the sink says about itself, `spark_ui`, the address of Spark's own page, and `failed`, the error that ended the
+        stream."""
         self.store.put(self.at("delivery"), {**delivery, "updated_at": time.time()})
 
     def ended(self, error: str | None) -> None:
@@ -247,7 +287,7 @@ class Pipeline:
 def ready(status: Mapping[str, Any]) -> bool:
     """Whether a pipeline with this status runs, or has waited or restarted for less than `unready_after`."""
     if status["state"] not in (WAITING, RESTARTING):
-        return bool(status["state"] == RUNNING)
+        return status["state"] in (RUNNING, DEGRADED)
     return time.time() - float(status["since"]) < float(status["unready_after"])
 
 

@@ -18,7 +18,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dblog.errors import Conflict, StateError
+from dblog.errors import StateError
+from dblog.state.keys import checked, conflict, split, text
 from dblog.state.store import Document, Value
 
 PATIENCE = 10.0
@@ -79,47 +80,41 @@ class SQLiteStore:
 
     def get(self, key: str) -> Document | None:
         with self._reading() as db:
-            row = db.execute(
-                "SELECT value, version FROM document WHERE parent = ? AND name = ?", _split(key)
-            ).fetchone()
+            row = db.execute("SELECT value, version FROM document WHERE parent = ? AND name = ?", split(key)).fetchone()
         return Document(json.loads(row[0]), row[1]) if row else None
 
     def list(self, prefix: str) -> dict[str, Document]:
         with self._reading() as db:
             found = db.execute(
-                "SELECT name, value, version FROM document WHERE parent = ? ORDER BY name", [_checked(prefix)]
+                "SELECT name, value, version FROM document WHERE parent = ? ORDER BY name", [checked(prefix)]
             ).fetchall()
         return {name: Document(json.loads(value), version) for name, value, version in found}
 
     def versions(self, prefix: str) -> dict[str, int]:
         with self._reading() as db:
-            return dict(
-                db.execute("SELECT name, version FROM document WHERE parent = ?", [_checked(prefix)]).fetchall()
-            )
+            return dict(db.execute("SELECT name, version FROM document WHERE parent = ?", [checked(prefix)]).fetchall())
 
     def put(self, key: str, value: Value, *, version: int | None = None) -> int:
-        parent, name = _split(key)
-        text = _text(value)
+        parent, name = split(key)
+        content = text(value)
         with self._writing() as db:
             row = db.execute("SELECT version FROM document WHERE parent = ? AND name = ?", (parent, name)).fetchone()
             present: int = row[0] if row else 0
             if version is not None and version != present:
-                raise Conflict(
-                    f"document {key!r} has the version {present}, not {version}", hint="read it again and try again"
-                )
-            db.execute("INSERT OR REPLACE INTO document VALUES (?, ?, ?, ?)", (parent, name, present + 1, text))
+                raise conflict(key, present, version)
+            db.execute("INSERT OR REPLACE INTO document VALUES (?, ?, ?, ?)", (parent, name, present + 1, content))
         return present + 1
 
     def add(self, prefix: str, value: Value) -> int:
-        text = _text(value)
-        _split(prefix)
+        content = text(value)
+        split(prefix)
         with self._writing() as db:
             number = _count(db, "add", prefix, 1)
-            db.execute("INSERT INTO document VALUES (?, ?, 1, ?)", (prefix, f"{number:010d}", text))
+            db.execute("INSERT INTO document VALUES (?, ?, 1, ?)", (prefix, f"{number:010d}", content))
         return number
 
     def delete(self, key: str) -> None:
-        parent, name = _split(key)
+        parent, name = split(key)
         below = (key, key + "/", key + "0")  # "0" comes right after "/"
         with self._writing() as db:
             db.execute("DELETE FROM document WHERE parent = ? AND name = ?", (parent, name))
@@ -127,10 +122,10 @@ class SQLiteStore:
             db.execute("DELETE FROM entry WHERE log = ? OR (log > ? AND log < ?)", below)
 
     def append(self, log: str, values: Sequence[Value], *, keep: int) -> None:
-        texts = [_text(value) for value in values]
+        texts = [text(value) for value in values]
         if not texts:
             return
-        _split(log)
+        split(log)
         step = max(1, keep // 10)
         with self._writing() as db:
             last = _count(db, "log", log, len(texts))
@@ -140,7 +135,7 @@ class SQLiteStore:
                 db.execute("DELETE FROM entry WHERE log = ? AND number <= ?", (log, last - keep))
 
     def tail(self, log: str, *, after: int | None = None, limit: int = 1000) -> Sequence[tuple[int, Value]]:
-        _split(log)
+        split(log)
         newest_first = after is None
         order = "DESC" if newest_first else "ASC"
         with self._reading() as db:
@@ -274,23 +269,6 @@ def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
 def _kind(error: BaseException) -> str:
     """SQLite's primary name of an error: SQLITE_BUSY for SQLITE_BUSY_RECOVERY."""
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
-
-
-def _split(key: str) -> tuple[str, str]:
-    parent, _, name = _checked(key).rpartition("/")
-    if not name:
-        raise StateError("the key of a document is empty")
-    return parent, name
-
-
-def _checked(key: str) -> str:
-    if key and not all(key.split("/")):
-        raise StateError(f"the key {key!r} has an empty part")
-    return key
-
-
-def _text(value: Value) -> str:
-    return json.dumps(dict(value), separators=(",", ":"), allow_nan=False)
 
 
 def _count(db: sqlite3.Connection, kind: str, key: str, numbers: int) -> int:

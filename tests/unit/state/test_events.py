@@ -27,6 +27,11 @@ def emitted() -> Iterator[tuple[str, set[str] | None]]:
                 case ast.Call(func=ast.Attribute(attr="tell" | "_tell"), args=[ast.Constant(value=str(kind))]):
                     names = [keyword.arg for keyword in node.keywords]
                     yield kind, None if None in names else {str(name) for name in names}
+                case ast.Call(func=ast.Name(id="event"), args=[ast.Constant(value=str(kind)), _, ast.Dict(keys=keys)]):
+                    yield (
+                        kind,
+                        {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)},
+                    )
 
 
 def test_what_is_emitted_is_what_is_declared() -> None:

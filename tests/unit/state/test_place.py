@@ -53,10 +53,24 @@ def test_without_a_place_it_is_that_of_the_environment_or_the_user(
 
 
 @pytest.mark.parametrize(
-    "place", ["postgresql://me:secret@host/db", "sqlite://", "sqlite:///", "sqlite://secret/a.db", "://secret"]
+    "place", ["oracle://me:secret@host/db", "sqlite://", "sqlite:///", "sqlite://secret/a.db", "://secret"]
 )
 def test_other_addresses_are_refused_without_showing_them(place: str) -> None:
     with pytest.raises(ConfigError, match="state store") as caught:
         open_store(place)
     assert "secret" not in str(caught.value)
     assert "sqlite:///PATH" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("postgresql://me:secret@host/", "has no database"),
+        ("mysql://me:secret@host/db?nothing=1", "unknown parameter: 'nothing'"),
+    ],
+)
+def test_a_wrong_address_of_a_database_is_refused_without_showing_it(place: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        open_store(place)
+    assert caught.value.message.startswith("the state store's URL")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,1 @@
+"""The state store in tables of a PostgreSQL, MySQL or MariaDB database."""
