@@ -34,6 +34,8 @@ def error_of(response: httpx.Response) -> str:
 def test_the_status_is_what_the_pipeline_says(shop: Pipeline, client: httpx.Client) -> None:
     status = client.get(API + "/status").json()
     unsaid = {"since": None, "reason": None, "restarts": None, "sink": {}, "joining": [], "left_out": {}}
+    unsaid["failed_tables"] = {}
+    unsaid |= dict.fromkeys(("raw_values", "planned", "batches", "batch_seconds", "last_batch_seconds"))
     assert {**STATUS, **unsaid, "pipeline": "shop", "updated_at": status["updated_at"]} == status
     assert abs(status["updated_at"] - time.time()) < 10
 
@@ -250,7 +252,7 @@ def test_a_misspelt_parameter_is_refused(shop: Pipeline, client: httpx.Client) -
 def test_healthy_is_when_every_pipeline_runs(shop: Pipeline, store: Store, client: httpx.Client) -> None:
     for path in ("/health", "/health/ready"):
         well = {"live": True, "ready": True, "store": True, "pipelines": {"shop": "running"}}
-        well |= {"waiting": {}, "left_out": {}}
+        well |= {"waiting": {}, "left_out": {}, "failed_tables": {}}
         assert client.get(path).json() == well
     start(store, "other", state="stopped")
     for path in ("/health", "/health/ready"):
@@ -403,12 +405,47 @@ def test_the_page_of_routes_needs_no_other_host(client: httpx.Client) -> None:
 def test_no_page_names_another_host(client: httpx.Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     pages = [path for path, routes in paths.items() if "get" in routes and not re.search(r"\{|events", path)]
-    for path in (*pages, "/docs", "/openapi.json", "/redoc", "/docs/oauth2-redirect", "/"):
+    for path in (*pages, "/docs", "/openapi.json", "/redoc", "/docs/oauth2-redirect"):
         text = client.get(path).text.replace(str(client.base_url).rstrip("/"), "")
         assert not re.search(r"""<script|<link|(src|href)=|https?://""", text), path
+
+
+def test_the_page_names_only_its_own_files(client: httpx.Client) -> None:
+    page = client.get("/").text
+    named = re.findall(r"""(?:src|href)="([^"#]+)""", page)
+    assert named
+    assert not re.search(r"https?://|<style|<script>|style=| on\w+=", page)
+    for name in named:
+        assert client.get(name).status_code == 200
+        for imported in re.findall(r"""from "\./([^"]+)";""", client.get(name).text):
+            assert client.get(f"/page/{imported}").status_code == 200
 
 
 def test_health_names_the_tables_that_are_left_out(store: Store, client: httpx.Client) -> None:
     start(store, "shop", left_out={"public.b": "no key", "public.a": "a view"})
     assert client.get("/health").json()["left_out"] == {"shop": ["public.a", "public.b"]}
     assert client.get("/health").status_code == 200
+
+
+FAILED = {"reason": "value", "message": "it is NaN", "position": 7, "at": 1.5, "column": "n", "value": "NaN"}
+
+
+def test_a_pipeline_with_tables_set_aside_is_degraded_and_ready(store: Store, client: httpx.Client) -> None:
+    start(store, "shop", failed_tables={"public.b": FAILED})
+    health = client.get("/health")
+    assert health.status_code == 200
+    assert health.json()["pipelines"] == {"shop": "degraded"}
+    assert health.json()["failed_tables"] == {"shop": ["public.b"]}
+    assert client.get(API + "/status").json()["failed_tables"] == {"public.b": {**FAILED, "key": None}}
+    told = client.get("/metrics").text
+    assert 'dblog_state{pipeline="shop",state="degraded"} 1' in told
+    assert 'dblog_tables_failed{pipeline="shop"} 1' in told
+
+
+def test_a_table_that_is_set_aside_is_taken_up_again(store: Store, client: httpx.Client) -> None:
+    shop = start(store, "shop", failed_tables={"public.b": FAILED})
+    answer = client.post(API + "/tables/public.b/retry")
+    assert answer.status_code == 202
+    assert answer.json() == {**FAILED, "key": None, "table": "public.b"}
+    assert shop.retries() == {"public.b": (7, 1.5)}
+    assert error_of(client.post(API + "/tables/public.a/retry")).startswith("404 table 'public.a'")

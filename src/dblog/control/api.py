@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -19,7 +18,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from dblog.control import metrics
+from dblog.control.access import Who, session_routes, sign_in_routes
+from dblog.control.assets import add_assets
 from dblog.control.events import Busy, EventStream, Hub
+from dblog.control.grid import grid_routes
 from dblog.control.guard import Gate, Limit, problem
 from dblog.control.models import (
     Change,
@@ -28,21 +30,26 @@ from dblog.control.models import (
     DumpState,
     Following,
     Health,
+    Listing,
     Live,
     NewDump,
     Number,
     Pipelines,
     PipelineState,
     Problem,
+    Retried,
     Schemas,
     Settings,
     Status,
     Tables,
     Waiting,
 )
+from dblog.control.overview import overview_routes
 from dblog.control.page import add_page
+from dblog.control.session import Tokens
+from dblog.control.stores import Stores
 from dblog.errors import ConfigError, Conflict, DBLogError, NotFound, StateError
-from dblog.state.pipeline import Pipeline, only_pipeline, pipelines
+from dblog.state.pipeline import Pipeline, pipelines
 from dblog.state.pipeline import ready as is_ready
 from dblog.state.requests import Wish, read_request
 from dblog.state.store import Store
@@ -50,7 +57,12 @@ from dblog.state.store import Store
 PREFIX = "/api/v1"
 log = logging.getLogger(__name__)
 
-HINTS = {404: "/docs lists the routes", 405: "/docs lists the routes", 413: "make several requests"}
+HINTS = {
+    401: "ask the operator of the server for the token",
+    404: "/docs lists the routes",
+    405: "/docs lists the routes",
+    413: "make several requests",
+}
 
 Chosen = Annotated[Choice, Query()]
 Answers = dict[int | str, dict[str, Any]]
@@ -60,28 +72,10 @@ class Refused(DBLogError):
     """The request cannot be done in the present state."""
 
 
-class Stores:
-    """A store belongs to one thread, so each request opens its own."""
-
-    def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._open_store = open_store
-
-    @contextmanager
-    def open(self) -> Iterator[Store]:
-        with closing(self._open_store()) as store:
-            yield store
-
-    @contextmanager
-    def pipeline(self, choice: Choice) -> Iterator[Pipeline]:
-        """The pipeline that a request has chosen."""
-        with self.open() as store:
-            yield only_pipeline(store, choice.pipeline)
-
-
-def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> FastAPI:
-    """The API over a state store. If there is a token, all routes except the health probes need it."""
-    if token is not None and not token.strip():
-        raise ConfigError("the token is empty", hint="set a token, or leave it out to serve this machine only")
+def create_app(open_store: Callable[[], Store], *, token: str | None = None, read_token: str | None = None) -> FastAPI:
+    """The API over a state store, and its page. If there is a token, all routes except the health probes and the files
+    of the page need it. With `read_token` a caller may only read."""
+    tokens = Tokens.of(token, read_token)
     app = FastAPI(
         title="DBLog control plane",
         version="1",
@@ -92,15 +86,20 @@ def create_app(open_store: Callable[[], Store], *, token: str | None = None) -> 
     )
     stores, hub = Stores(open_store), Hub(open_store)
     app.state.hub = hub
-    guarded = _problems(403) if token is None else _problems(401)
+    guarded = _problems(403) if token is None else _problems(401, 403)
     security = [] if token is None else [Security(HTTPBearer(auto_error=False))]
     app.include_router(_health(stores))
+    app.include_router(sign_in_routes(tokens), responses=_problems(400, 401, 403, 413, 422))
+    app.include_router(session_routes(tokens), responses=guarded, dependencies=security)
+    for router in (overview_routes(stores, PREFIX), grid_routes(stores, PREFIX)):
+        app.include_router(router, responses={**guarded, **_problems(404, 422, 503)}, dependencies=security)
     for router in (_overview(stores), _pipeline(stores), _dumps(stores), _events(stores, hub)):
         app.include_router(router, responses=guarded, dependencies=security)
     add_page(app)
+    add_assets(app)
     _explain_errors(app)
     app.add_middleware(Limit)
-    app.add_middleware(Gate, token=token)
+    app.add_middleware(Gate, tokens=tokens)
     return app
 
 
@@ -125,13 +124,23 @@ def _health(stores: Stores) -> APIRouter:
         except StateError as error:
             log.warning("the state store does not answer: %s", error)
             response.status_code = 503
-            return Health(ready=False, store=False, pipelines={}, waiting={}, left_out={})
+            return Health(ready=False, store=False, pipelines={}, waiting={}, left_out={}, failed_tables={})
         healthy = bool(found) and all(is_ready(status) for status in found.values())
         response.status_code = 200 if healthy else 503
         states = {name: str(status["state"]) for name, status in found.items()}
         waiting = {name: Waiting.model_validate(status) for name, status in found.items() if "since" in status}
         left_out = {name: sorted(status["left_out"]) for name, status in found.items() if status.get("left_out")}
-        return Health(ready=healthy, store=True, pipelines=states, waiting=waiting, left_out=left_out)
+        failed = {
+            name: sorted(status["failed_tables"]) for name, status in found.items() if status.get("failed_tables")
+        }
+        return Health(
+            ready=healthy,
+            store=True,
+            pipelines=states,
+            waiting=waiting,
+            left_out=left_out,
+            failed_tables={n: t for n, t in failed.items() if t},
+        )
 
     return router
 
@@ -171,6 +180,12 @@ def _pipeline(stores: Stores) -> APIRouter:
         with stores.pipeline(choice) as pipeline:
             return Tables.model_validate({"pipeline": pipeline.name, "tables": pipeline.status().get("tables", {})})
 
+    @router.post("/tables/{table}/retry", status_code=202)
+    def retry_table(table: str, choice: Chosen) -> Retried:
+        """Take a table up again that is set aside: it is emptied, dumped and followed."""
+        with stores.pipeline(choice) as pipeline:
+            return Retried.model_validate(pipeline.retry(table))
+
     @router.get("/schemas")
     def schemas(choice: Chosen) -> Schemas:
         """All table schemas with which events were captured."""
@@ -184,21 +199,21 @@ def _pipeline(stores: Stores) -> APIRouter:
             return Settings.of(pipeline.settings())
 
     @router.patch("/settings", responses=_problems(400, 413))
-    def change_settings(change: Change, choice: Chosen) -> Settings:
+    def change_settings(change: Change, choice: Chosen, who: Who) -> Settings:
         """Change some settings of the throttle. A running pipeline uses them at once."""
-        with stores.pipeline(choice) as pipeline:
+        with stores.pipeline(choice, who) as pipeline:
             return Settings.of(pipeline.change(change.model_dump(exclude_unset=True)))
 
     @router.post("/pause")
-    def pause(choice: Chosen) -> Settings:
+    def pause(choice: Chosen, who: Who) -> Settings:
         """Pause all dumps. Changes from the log are still delivered."""
-        with stores.pipeline(choice) as pipeline:
+        with stores.pipeline(choice, who) as pipeline:
             return Settings.of(pipeline.change({"paused": True}))
 
     @router.post("/resume")
-    def resume(choice: Chosen) -> Settings:
+    def resume(choice: Chosen, who: Who) -> Settings:
         """Resume all dumps."""
-        with stores.pipeline(choice) as pipeline:
+        with stores.pipeline(choice, who) as pipeline:
             return Settings.of(pipeline.change({"paused": False}))
 
     return router
@@ -209,16 +224,17 @@ def _dumps(stores: Stores) -> APIRouter:
     location: Answers = {201: {"headers": {"Location": {"schema": {"type": "string"}, "required": True}}}}
 
     @router.get("")
-    def list_dumps(choice: Chosen) -> Dumps:
+    def list_dumps(listing: Annotated[Listing, Query()]) -> Dumps:
         """All dumps, the oldest first, without the requested keys."""
-        with stores.pipeline(choice) as pipeline:
+        with stores.pipeline(listing) as pipeline:
             dumps = [DumpState.of(dump) for dump in pipeline.dumps()]
-        return Dumps(dumps=[dump.model_copy(update={"keys": None}) for dump in dumps])
+        left_out: dict[str, Any] = {"keys": None, **({"progress": {}} if listing.brief else {})}
+        return Dumps(dumps=[dump.model_copy(update=left_out) for dump in dumps])
 
     @router.post("", status_code=201, responses={**location, **_problems(400, 413)})
-    def request_dump(new: NewDump, choice: Chosen, response: Response) -> DumpState:
+    def request_dump(new: NewDump, choice: Chosen, who: Who, response: Response) -> DumpState:
         """Request a dump. It begins when the pipeline runs and sees the request."""
-        with stores.pipeline(choice) as pipeline:
+        with stores.pipeline(choice, who) as pipeline:
             dump = pipeline.submit(read_request(new.tables, new.keys, new.where))
         query = "" if choice.pipeline is None else "?" + urlencode({"pipeline": choice.pipeline})
         response.headers["location"] = f"{PREFIX}/dumps/{dump.id}{query}"
@@ -230,8 +246,8 @@ def _dumps(stores: Stores) -> APIRouter:
         with stores.pipeline(choice) as pipeline:
             return DumpState.of(pipeline.dump(dump_id))
 
-    def wish(dump_id: str, choice: Choice, wanted: Wish) -> DumpState:
-        with stores.pipeline(choice) as pipeline:
+    def wish(dump_id: str, choice: Choice, who: str, wanted: Wish) -> DumpState:
+        with stores.pipeline(choice, who) as pipeline:
             try:
                 return DumpState.of(pipeline.wish(dump_id, wanted))
             except NotFound:
@@ -241,19 +257,19 @@ def _dumps(stores: Stores) -> APIRouter:
                 raise Refused(error.message, hint=error.hint) from error
 
     @router.post("/{dump_id}/pause", responses=_problems(409))
-    def pause_dump(dump_id: str, choice: Chosen) -> DumpState:
+    def pause_dump(dump_id: str, choice: Chosen, who: Who) -> DumpState:
         """Pause this dump."""
-        return wish(dump_id, choice, Wish.pause)
+        return wish(dump_id, choice, who, Wish.pause)
 
     @router.post("/{dump_id}/resume", responses=_problems(409))
-    def resume_dump(dump_id: str, choice: Chosen) -> DumpState:
+    def resume_dump(dump_id: str, choice: Chosen, who: Who) -> DumpState:
         """Resume this dump."""
-        return wish(dump_id, choice, Wish.run)
+        return wish(dump_id, choice, who, Wish.run)
 
     @router.post("/{dump_id}/cancel", responses=_problems(409))
-    def cancel_dump(dump_id: str, choice: Chosen) -> DumpState:
+    def cancel_dump(dump_id: str, choice: Chosen, who: Who) -> DumpState:
         """Cancel this dump."""
-        return wish(dump_id, choice, Wish.cancel)
+        return wish(dump_id, choice, who, Wish.cancel)
 
     return router
 
@@ -273,7 +289,8 @@ def _events(stores: Stores, hub: Hub) -> APIRouter:
                 return pipeline.name
 
         name = await anyio.to_thread.run_sync(chosen)
-        position = await hub.position(name, following.after if last_event_id is None else last_event_id)
+        after = following.after if last_event_id is None else last_event_id
+        position = await hub.position(name, after, following.last)
         return EventStream(hub, name, position, frozenset(following.kind))
 
     return router

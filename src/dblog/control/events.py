@@ -116,12 +116,13 @@ class Hub:
         for feed in self._feeds.values():
             feed.end()
 
-    async def position(self, name: str, after: int | None) -> int:
-        """The number after which a stream begins: the given one, or that of the newest entry."""
+    async def position(self, name: str, after: int | None, before: int = 0) -> int:
+        """The number after which a stream begins: the given one, or that of the newest entry, or `before` entries
+        before that."""
         newest = await self._read(name, None, 1)
         last = newest[-1][0] if newest else 0
         if after is None:
-            return last
+            return max(0, last - before)
         # A greater number is from an earlier store, which this one has replaced.
         return after if after <= last else 0
 

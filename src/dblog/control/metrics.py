@@ -87,6 +87,15 @@ def _left_out(seen: Seen) -> Iterator[Sample]:
     yield {}, None if found is None else len(found)
 
 
+def _failed(seen: Seen) -> Iterator[Sample]:
+    found = seen.status.get("failed_tables")
+    yield {}, None if found is None else len(found)
+
+
+def _cascades_ignored(seen: Seen) -> Iterator[Sample]:
+    yield {}, (seen.status.get("slot_health") or {}).get("cascades_ignored")
+
+
 def _tables(seen: Seen) -> Iterator[Sample]:
     found = seen.status.get("tables")
     yield {}, None if found is None else len(found)
@@ -104,7 +113,14 @@ METRICS = (
     Metric("dblog_restarts_total", "counter", "restarts of a query that had failed", _status("restarts")),
     Metric("dblog_status_age_seconds", "gauge", "time since the pipeline last wrote its status", _age),
     Metric("dblog_tables", "gauge", "tables that are followed", _tables),
+    Metric("dblog_tables_failed", "gauge", "tables that failed and are set aside", _failed),
     Metric("dblog_tables_left_out", "gauge", "tables that the patterns name and that cannot be followed", _left_out),
+    Metric(
+        "dblog_cascades_ignored_total",
+        "counter",
+        "changes of parents whose effects on child rows were not delivered (cascades = ignore)",
+        _cascades_ignored,
+    ),
     Metric("dblog_lag_bytes", "gauge", "log of the database that is not delivered yet", _status("lag_bytes")),
     Metric(
         "dblog_lag_seconds", "gauge", "age of the oldest commit that is not delivered; 0: none", _status("lag_seconds")
@@ -118,6 +134,7 @@ METRICS = (
     Metric("dblog_events_total", "counter", "log events delivered", _status("events")),
     Metric("dblog_dump_rows_total", "counter", "rows of dumps delivered", _status("rows")),
     Metric("dblog_dropped_rows_total", "counter", "dump rows dropped: the log has newer changes", _status("dropped")),
+    Metric("dblog_raw_values_total", "counter", "values delivered as null and as raw text", _status("raw_values")),
     Metric("dblog_windows_total", "counter", "windows between two watermarks", _status("windows")),
     Metric("dblog_selects_total", "counter", "selects of chunks", _status("selects")),
     Metric("dblog_select_seconds_total", "counter", "time spent in selects of chunks", _status("select_seconds")),

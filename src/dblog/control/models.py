@@ -22,6 +22,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from dblog.core.throttle import SETTINGS, Throttle, read_settings
 from dblog.state.events import EventKind
+from dblog.state.pipeline import KEEP_EVENTS
 from dblog.state.requests import MOST_KEYS, MOST_TEXT, Dump, State
 
 ABOUT = {s.name: f"{s.about}; {s.takes}" for s in SETTINGS}
@@ -55,10 +56,19 @@ class Choice(BaseModel):
     )
 
 
+class Listing(Choice):
+    """How dumps are listed."""
+
+    brief: bool = Field(False, description="leave out the progress of single tables")
+
+
 class Following(Choice):
     """The choice of events."""
 
     after: Number | SkipJsonSchema[None] = Field(None, description="only entries after this number; 0: all entries")
+    last: Annotated[int, Field(ge=0, le=KEEP_EVENTS)] = Field(
+        0, description="begin with the last so many entries; not used with `after`"
+    )
     kind: list[EventKind] = Field([], description="only these kinds; may be repeated")
 
 
@@ -207,6 +217,9 @@ class Health(BaseModel):
     left_out: dict[str, list[str]] = Field(
         {}, description="tables that a pipeline's patterns name and that it does not follow; its status says why"
     )
+    failed_tables: dict[str, list[str]] = Field(
+        {}, description="tables that are set aside because they failed; the pipeline's status says why"
+    )
 
 
 class PipelineState(BaseModel):
@@ -246,6 +259,24 @@ class SlotHealth(BaseModel):
     safe_bytes: int | None = None
 
 
+class FailedTable(BaseModel):
+    """A table that is set aside: why, and from where on it is not delivered."""
+
+    reason: str = Field(description="value, definition or dump")
+    message: str
+    position: int = Field(description="its log is delivered up to here")
+    at: float
+    column: str | None = None
+    value: str | None = None
+    key: dict[str, str] | None = None
+
+
+class Retried(FailedTable):
+    """A table that is taken up again as soon as the pipeline runs."""
+
+    table: str
+
+
 class Status(BaseModel):
     """The status that a pipeline wrote last. Counters begin at 0 when it starts."""
 
@@ -253,8 +284,8 @@ class Status(BaseModel):
 
     pipeline: str
     state: str = Field(
-        description="running, waiting for sink, restarting, stopped, failed, lost (silent since updated_at) "
-        "or never started"
+        description="running, degraded (it runs, but tables are set aside), waiting for sink, restarting, stopped, "
+        "failed, lost (silent since updated_at) or never started"
     )
     error: str | None = None
     since: float | None = Field(None, description="when it began to wait for its sink, or to restart")
@@ -269,6 +300,7 @@ class Status(BaseModel):
     updated_at: float | None = None
     tables: dict[str, Table] = {}
     position: int | None = Field(None, description="the log is delivered up to here")
+    planned: int | None = Field(None, description="where the batch ends that is being delivered")
     captured: int | None = None
     latest: int | None = Field(None, description="the end of the database's log")
     lag_bytes: int | None = None
@@ -277,7 +309,11 @@ class Status(BaseModel):
     events: int | None = None
     rows: int | None = None
     dropped: int | None = None
+    raw_values: int | None = Field(None, description="values that their column's type cannot hold; delivered as null")
     windows: int | None = None
+    batches: int | None = None
+    batch_seconds: float | None = Field(None, description="duration of all batches, from plan to commit")
+    last_batch_seconds: float | None = None
     selects: int | None = None
     select_seconds: float | None = None
     last_select_seconds: float | None = None
@@ -285,6 +321,9 @@ class Status(BaseModel):
     slot_health: SlotHealth | None = None
     waiting: str | None = Field(None, description="what the start waits for, or why no round of a dump opens now")
     left_out: dict[str, str] = Field({}, description="tables that match the patterns but are not followed, and why")
+    failed_tables: dict[str, FailedTable] = Field(
+        {}, description="tables that failed and are set aside, and why; the state is degraded while there are any"
+    )
     joining: list[str] = Field([], description="tables that are followed and dumped when open transactions have ended")
 
 
@@ -319,11 +358,15 @@ class DumpState(BaseModel):
     created_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
-    progress: dict[str, TableDump] = {}
+    progress: dict[str, TableDump] = Field({}, description="by table; not in a brief list")
+    table_count: int = Field(0, description="how many tables it reads")
+    tables_ended: int = Field(0, description="how many of these it has read")
 
     @staticmethod
     def of(dump: Dump) -> DumpState:
-        return DumpState.model_validate(dump.to_json())
+        found = dump.progress.tables.values()
+        counts = {"table_count": len(found), "tables_ended": sum(t.state.ended for t in found)}
+        return DumpState.model_validate({**dump.to_json(), **counts})
 
 
 class Dumps(BaseModel):

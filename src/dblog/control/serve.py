@@ -33,17 +33,21 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(address: str, location: str | None = None, token: str | None = None) -> None:
+def serve(
+    address: str, location: str | None = None, token: str | None = None, *, read_token: str | None = None
+) -> None:
     """Serve the HTTP API of a state store until a signal stops the process."""
-    server, bound = _prepare(address, location, token)
+    server, bound = _prepare(address, location, token, read_token)
     with bound, suppress(KeyboardInterrupt):
         server.run(sockets=[bound])
 
 
 @contextmanager
-def serving(address: str, location: str | None = None, token: str | None = None) -> Iterator[str]:
+def serving(
+    address: str, location: str | None = None, token: str | None = None, *, read_token: str | None = None
+) -> Iterator[str]:
     """Serve in a thread while the body runs; gives the URL. Port 0 means any free port."""
-    server, bound = _prepare(address, location, token)
+    server, bound = _prepare(address, location, token, read_token)
     with bound:
         host, port = bound.getsockname()[:2]
         thread = threading.Thread(target=server.run, args=([bound],), name="dblog-control", daemon=True)
@@ -83,8 +87,10 @@ def _listening(address: str, token: str | None) -> socket.socket:
     return _bind(host, port)
 
 
-def _prepare(address: str, location: str | None, token: str | None) -> tuple[_Server, socket.socket]:
-    app = create_app(lambda: open_store(location), token=token)  # raises before a socket is open
+def _prepare(
+    address: str, location: str | None, token: str | None, read_token: str | None
+) -> tuple[_Server, socket.socket]:
+    app = create_app(lambda: open_store(location), token=token, read_token=read_token)  # raises before a socket is open
     bound = _listening(address, token)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
     return _Server(config, app.state.hub), bound
