@@ -7,8 +7,10 @@ INSTALLED := $(VENV)/.installed
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh $(VENV))" && export JAVA_HOME &&
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many Python processes: none of them should have to compile the same modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install format lint types unit check test thorough simulate oldest chaos demo example bench build clean
+.PHONY: help install format lint types unit check test thorough simulate oldest chaos demo example bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -33,12 +35,13 @@ types: $(INSTALLED) ## Check types
 	$(BIN)/mypy
 
 unit: $(INSTALLED) ## Run the tests that need neither server nor Spark
-	$(BIN)/pytest tests/unit -n 2 -m 'not server and not spark'
+	$(BIN)/pytest tests/unit -n 2 -p no:schemathesis -m 'not server and not spark'
 
 check: lint types unit ## Lint, types and unit tests, in less than a minute
 
 test: lint types ## Lint, types and all tests, on every server there is and every minor version of PySpark
 	scripts/postgres.sh
+	scripts/chromium.sh
 	scripts/mariadb.sh
 	scripts/mariadb11.sh $(VENV)
 	scripts/mysql.sh $(VENV)
@@ -76,6 +79,9 @@ bench: $(INSTALLED) ## Measure, against Debezium where it can be installed
 	scripts/debezium_jdbc.sh $(VENV)
 	scripts/sparks.sh $(VENV)
 	$(WITH_JAVA) $(BIN)/python -m bench
+
+docs: $(INSTALLED) ## Build the documents as a site into build/site (optional)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 build: $(INSTALLED) ## Build the wheel and the sdist into dist; with TAG=v1.2.3, only if that is the version
 	scripts/version.sh $(BIN)/python

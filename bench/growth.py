@@ -1,8 +1,8 @@
 """Whether lakes stay fast: the time of a batch, and of a full read, over hundreds of batches.
 
-The native writers get made-up batches, and their tasks run in this process: Spark's own time per job, which does not
-depend on the table, is left out. Processor time is shown beside the elapsed time, because it depends less on what else
-the machine does; it includes that of maintenance.
+The native writers get made-up batches, and their tasks run in this process: what a batch of Spark takes beside, which
+does not depend on the table, is left out. `bench.lakes` measures whole batches of a stream. Processor time is shown
+beside the elapsed time, because it depends less on what else the machine does; it includes that of maintenance.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ TABLE = TableSchema(TableName("public", "orders"), COLUMNS, ("id",))
 FORMATS = ("delta", "iceberg")
 ENDS = 10
 """How many batches the first and the last figure have."""
-BOUND, AIM = 1.3, 1.1
-"""How much slower the last batches may be than the first ones."""
 PAUSE = 0.05
 """Seconds between two batches. In a stream they are more: a Spark job takes 0.2 s by itself."""
 FOLDER = Path("public.orders"), Path("public") / "orders"
@@ -79,7 +77,7 @@ def made(ops: Sequence[str], keys: Sequence[int], lsn: int) -> pa.RecordBatch:
         "customer": pa.array(numbers * 7919 % 10_007),
         "amount": pa.array(numbers * 31 % 9_999),
         "state": pa.array(["paid", "open", "sent", "lost"] * (count // 4 + 1))[:count],
-        "note": pa.array([f"a note on order {n} of {lsn}, as long as notes are" for n in keys]),
+        "note": pa.array([f"a note on order {n * lsn * 7919 % 999_983}, as long as notes are" for n in keys]),
         "_op": pa.array(ops),
         "_lsn": pa.array(np.full(count, lsn) if dumped else numbers),
         "_seq": pa.array(np.full(count, DUMP_SEQ if dumped else 0)),
@@ -235,7 +233,7 @@ def _grown(form: str, case: str, batches: int) -> Measured:
     figures[-1] = replace(figures[-1], note=f"{figures[-1].note}; {did}")
     what = f"{form}, {case}: last batches against the first"
     return figures, [
-        Target(what, growth[0], " x", BOUND, least=False, aim=AIM),
+        Target(what, growth[0], " x", None, least=False),
         Target(f"{what}, processor time", growth[1], " x", None, least=False),
     ]
 

@@ -35,6 +35,10 @@ SMALL_ROWS = 10
 """Rows of each of the many tables."""
 REPEATED = 5
 """How often a small thing is measured in one stream."""
+ENDS, WARM_UP = 10, 20
+"""The batches that are compared with each other, the first and the last ones; and those before the first ones."""
+LASTING_ROWS = 100_000
+"""Rows of the table that gets many batches."""
 NOOP = "readStream into noop"
 SPARK, SPARK_PARQUET = "Spark's JDBC read and Delta write", "Spark's JDBC read and Parquet write"
 SPARK_MERGE = "Spark's JDBC read and MERGE into Delta"
@@ -134,7 +138,8 @@ def measure(
             print(f"without another Spark: scripts/sparks.sh puts PySpark {lake_peers.MINOR} beside the environment's")
         dumps = _dumps(database, ours, peer, rows, rounds, against_debezium=against_debezium)
         catchup = _catchup(database, ours, peer, changes, rounds, against_debezium=against_debezium)
-    return joined([dumps, catchup, _many(database, ours), _scattered(database, ours, rows // 2)])
+    many, scattered = _many(database, ours), _scattered(database, ours, rows // 2)
+    return joined([dumps, catchup, many, scattered, _lasting(database, ours, max(2 * ENDS, rows // 8000))])
 
 
 def _dumps(
@@ -286,3 +291,29 @@ def _scattered(database: Postgres, ours: Ours, rows: int) -> Measured:
         figures.append(Figure("lakes, scattered", f"1,000 changes into {rows:,} rows, {form}", found, "s"))
         targets.append(Target(f"1,000 scattered changes, {form}", figures[-1].value, " s", 2.0, least=False, aim=1.0))
     return figures, targets
+
+
+def _lasting(database: Postgres, ours: Ours, batches: int) -> Measured:
+    """One small batch after the other, from commit to lake: do the last ones take as long as the first?"""
+    database.fill("lasting", LASTING_ROWS)
+    figures: list[Figure] = []
+    targets: list[Target] = []
+    for form in FORMATS:
+        rest()
+        with ours.stream(tables="public.lasting") as stream:
+            lake = LakeStream(ours, stream, form, stream.folder)
+            lake.drain()
+            with lake.following():
+                took = [_batch(database, lake, number) for number in range(WARM_UP + batches)][WARM_UP:]
+        for what, some in ((f"first {ENDS}", took[:ENDS]), (f"last {ENDS} of {batches}", took[-ENDS:])):
+            figures.append(Figure("lakes, many batches", f"50 changes into {form}, {what}", tuple(some), "s"))
+        growth = figures[-1].value / figures[-2].value
+        targets.append(Target(f"{form}, last batches against the first", growth, " x", 1.3, least=False, aim=1.1))
+    database.run("drop table lasting")
+    return figures, targets
+
+
+def _batch(database: Postgres, lake: LakeStream, number: int) -> float:
+    step = LASTING_ROWS // 50
+    database.run(f"update lasting set n = n + 1 where id % {step} = {number % step}")
+    return lake.until(number_of(database.position()))

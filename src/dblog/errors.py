@@ -10,6 +10,7 @@
     │   ├── PreconditionFailed  the database is not set up for capture; lists every problem
     │   ├── PositionLost      the log no longer reaches back to our position
     │   ├── DecodeError       a value or message we cannot represent exactly
+    │   │   └── ValueRefused  a value of one row that its column's delivered type cannot hold
     │   └── SchemaChanged     a typed stream's columns no longer fit the table
     ├── WatermarkError        a watermark could not be written or did not come back
     ├── SpoolError            the spool cannot be written, read or is not shared
@@ -25,6 +26,7 @@ Messages are lower case, show the wrong value with `repr` and never contain a se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -89,6 +91,38 @@ class PositionLost(SourceError):
 
 class DecodeError(SourceError):
     """A value or message that cannot be represented exactly."""
+
+
+class ValueRefused(DecodeError):
+    """A value of one row that its column's delivered type cannot hold, where the rule for such values is `stop`. The
+    attributes say where the value is, as far as it is known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str = "",
+        column: str = "",
+        value: str = "",
+        key: Mapping[str, str] | None = None,
+        position: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.table, self.column, self.value = table, column, value
+        self.key = None if key is None else dict(key)
+        """The texts of the row's key columns, by name."""
+        self.position = position
+        """The position of the log, where the value comes from the log."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = {"key": self.key, "position": self.position, "hint": self.hint}
+        where = {"table": self.table, "column": self.column, "value": self.value}
+        return _rebuild_refused, (self.message, {**where, **facts})
+
+
+def _rebuild_refused(message: str, facts: Mapping[str, Any]) -> ValueRefused:
+    return ValueRefused(message, **facts)
 
 
 class SchemaChanged(SourceError):

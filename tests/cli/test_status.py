@@ -35,6 +35,24 @@ class TestForget:
         assert running.status()["state"] == "running"
 
 
+class TestRetry:
+    def test_a_table_that_is_set_aside_is_taken_up_again(self, running: Pipeline) -> None:
+        failed = {"reason": "value", "message": "it is NaN", "position": 23_803_720, "at": 1.5}
+        running.say({**STATUS, "failed_tables": {"public.orders": failed}})
+        shown = dblog("status").stdout
+        assert re.search(r"pipeline +shop  degraded", shown)
+        assert re.search(r"set aside +public\.orders, value, delivered up to 0/16B3748: it is NaN", shown)
+        assert "dblog retry public.orders takes it up again" in shown
+        said = dblog("retry", "orders").stdout
+        assert said == "table public.orders is taken up again; it was set aside because of: it is NaN\n"
+        assert running.retries() == {"public.orders": (23_803_720, 1.5)}
+        assert document("retry", "public.orders") == {"table": "public.orders", **failed}
+
+    def test_another_table_is_refused(self, running: Pipeline) -> None:
+        assert "is not set aside" in dblog("retry", "public.orders", code=3).stderr
+        assert not running.retries()
+
+
 class TestStatus:
     def test_all_is_told(self, running: Pipeline) -> None:
         dump = running.submit(read_request("public.orders"))
@@ -144,7 +162,7 @@ class TestStatus:
 EVENTS: list[dict[str, Any]] = [
     {"kind": "watermark_written", "token": "0b6c1f7e-1c5c-4e9e"},
     {"kind": "watermark_seen", "token": "0b6c1f7e-1c5c-4e9e", "position": 23_803_720},
-    {"kind": "round_opened", "chunks": 2},
+    {"kind": "round_opened", "chunks": 2, "selects": [["7", "initial", "public.t"]]},
     {"kind": "chunk_selected", "chunk": 7, "dump": "initial", "table": "public.t", "rows": 2000, "seconds": 0.015},
     {
         "kind": "row_dropped",
@@ -155,12 +173,16 @@ EVENTS: list[dict[str, Any]] = [
         "by": {"op": "update", "lsn": 23_803_720, "seq": 1},
     },
     {"kind": "chunk_emitted", "chunk": 7, "dump": "initial", "table": "public.t", "rows": 1999, "dropped": 1},
+    {"kind": "batch_planned", "position": 23_803_720, "events": 3, "chunks": 2},
     {"kind": "offset_committed", "position": 23_803_720, "events": 12},
     {"kind": "dump_started", "dump": "3-9f2c", "state": "running", "reason": None},
     {"kind": "dump_ended", "dump": "3-9f2c", "state": "failed", "reason": "the table is gone"},
     {"kind": "table_joins", "table": "public.u", "reason": "it is new"},
     {"kind": "table_renamed", "table": "public.t", "name": "public.t_old"},
     {"kind": "table_left_out", "table": "public.v", "reason": "it has no primary key"},
+    {"kind": "table_set_aside", "table": "public.w", "reason": "value", "message": "it is NaN", "position": 7},
+    {"kind": "raw_value", "table": "public.w", "column": "price", "rows": 2},
+    {"kind": "events_lost", "events": 17},
 ]
 TOLD = [
     "watermark 0b6c1f7e",
@@ -169,12 +191,16 @@ TOLD = [
     "chunk 7 of public.t for dump initial: 2,000 rows in 15 ms",
     'key ["a\\u001b", "1"] of public.t in chunk 7: the log has a newer update at 0/16B3748',
     "chunk 7 of public.t for dump initial: 1,999 rows, 1 dropped",
+    "up to 0/16B3748, 3 log events, 2 chunks",
     "up to 0/16B3748, 12 log events",
     "dump 3-9f2c",
     "dump 3-9f2c failed: the table is gone",
     "table public.u is followed and dumped: it is new",
     "table public.t is called public.t_old now",
     "table public.v is left out: it has no primary key",
+    "table public.w is set aside: it is NaN",
+    "column price of table public.w has values that its type cannot hold",
+    "17 events are not in the log: there were too many",
 ]
 
 

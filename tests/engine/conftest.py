@@ -44,6 +44,12 @@ def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dblog.planning.planner.POLL_SECONDS", 0.05)
 
 
+@pytest.fixture(autouse=True)
+def _large_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL sends transactions of more than 64 kB, the least that it allows, before they commit."""
+    monkeypatch.setattr("dblog.sources.postgres.stream.IN_PROGRESS_MEMORY", "64kB")
+
+
 @pytest.fixture(params=USUAL)
 def database(request: pytest.FixtureRequest) -> Iterator[AnyDatabase]:
     """A database on a running server; the test runs on each of the usual ones unless it says `on`."""

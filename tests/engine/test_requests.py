@@ -525,6 +525,40 @@ def test_the_events_tell_what_the_algorithm_does(stream: Query, control: Control
     assert events[kinds.index("dump_ended")]["state"] == "completed"
 
 
+def test_every_batch_is_planned_and_then_committed(stream: Query, control: Control, shop: AnyDatabase) -> None:
+    before = control.pipeline.events()[-1][0]
+    batches = stream.engine.status()["batches"]
+    dump = control.ask("t")
+    stream.open_window()
+    shop.execute("update t set n = 77 where id = 4")
+    control.finish(dump)
+    events = [e for _, e in control.pipeline.events(after=before)]
+    batch_events = [e for e in events if e["kind"] in ("batch_planned", "offset_committed")]
+    while batch_events[0]["kind"] != "batch_planned":
+        batch_events.pop(0)
+    pairs = list(zip(batch_events[::2], batch_events[1::2], strict=False))
+    assert pairs
+    for planned, committed in pairs:
+        assert (planned["kind"], committed["kind"]) == ("batch_planned", "offset_committed")
+        assert planned["position"] == committed["position"]
+    assert sum(planned["events"] for planned, _ in pairs) == 1
+    opened = [e for e in events if e["kind"] == "round_opened"]
+    selected = {e["chunk"] for e in events if e["kind"] == "chunk_selected" and e["dump"] == dump}
+    assert selected
+    assert selected <= {chunk for e in opened for chunk, _, _ in e["selects"]}
+    assert stream.engine.status()["batches"] > batches
+    assert stream.engine.status()["last_batch_seconds"] > 0
+
+
+def test_changes_are_counted_by_table_and_operation(stream: Query, shop: AnyDatabase) -> None:
+    shop.execute("insert into t (id, n) values (901, 1), (902, 1)")
+    shop.execute("update t set n = 2 where id >= 901")
+    shop.execute("delete from t where id = 902")
+    stream.catch_up()
+    counted = stream.engine.status()["tables"][f"{shop.schema}.t"]["operations"]
+    assert counted == {"create": 2, "update": 2, "delete": 1, "truncate": 0}
+
+
 # -- all of it at once ---------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ needs an extra.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ from dblog.testing.postgres_server import PostgresServer
 from dblog.testing.server_process import free_port
 from tests.conftest import EVERY_MYSQL_SERVER
 from tests.families import AnyDatabase, OnMySQL, OnPostgres
-from tests.install.bare import Bare
+from tests.install.bare import ROOT, Bare, run
 from tests.sinks.endpoint import Endpoint
 from tests.spark.home import CONNECTORS
 
@@ -118,6 +119,19 @@ def test_what_needs_an_extra_names_it(bare: Bare, tmp_path: Path) -> None:
     assert "pip install 'dblog[http]'" in err
     _, err = bare.dblog("demo", folder=tmp_path, code=2)
     assert "pip install 'dblog[demo]'" in err
+
+
+def test_a_lake_names_its_extra_at_every_step(bare: Bare, source: OnPostgres, tmp_path: Path) -> None:
+    environment = {"SHOP_PASSWORD": password_of(source.url)}
+    arguments = ("init", "--sink", "delta", "-o", "shop.toml")
+    _, err = bare.dblog(*arguments, folder=tmp_path, DBLOG_URL=source.url)
+    assert "pip install 'dblog[delta]'" in err
+    out, _ = bare.dblog("check", "shop.toml", folder=tmp_path, code=1, **environment)
+    assert "pip install 'dblog[delta]'" in out
+    _, err = bare.dblog("run", "shop.toml", "--once", folder=tmp_path, code=2, **environment)
+    assert "pip install 'dblog[delta]'" in err
+    _, err = bare.dblog("demo", "--sink", "delta", folder=tmp_path, code=2)
+    assert "pip install 'dblog[demo,delta]'" in err
 
 
 SINKS = """
@@ -280,6 +294,9 @@ def test_the_http_api_is_served(with_extras: Bare, tmp_path: Path) -> None:
             assert b"serving" in process.stderr.readline()
             with urllib.request.urlopen(f"http://{place}/openapi.json") as answer:
                 assert "/api/v1/pipelines" in json.load(answer)["paths"]
+            for file in ("", "page/main.js", "page/style.css", "page/vendor/uPlot.LICENSE.txt"):
+                with urllib.request.urlopen(f"http://{place}/{file}") as answer:
+                    assert answer.status == 200
             with urllib.request.urlopen(f"http://{place}/metrics") as answer:
                 assert answer.status == 200
         finally:
@@ -289,3 +306,23 @@ def test_the_http_api_is_served(with_extras: Bare, tmp_path: Path) -> None:
 def test_the_demo_converges(with_extras: Bare, tmp_path: Path) -> None:
     out, _ = with_extras.dblog("demo", "--seconds", 1, "--rows", 3000, folder=tmp_path)
     assert re.search(r"converged: .* 0 differences", out)
+
+
+# -- the image ------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_dockerfile_installs_can_be_installed_and_run(with_extras: Bare, tmp_path: Path) -> None:
+    file = (ROOT / "Dockerfile").read_text()
+    (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", file, re.MULTILINE)
+    (command,) = re.findall(r"^RUN (pip install .*)$", file, re.MULTILINE)
+    command = command.replace("/dist/", f"{with_extras.wheel.parent}/").replace(" --no-cache-dir", " -q")
+    path = {"PATH": f"{with_extras.bin}:{os.environ['PATH']}"}
+    installs = {**os.environ, **path, "EXTRAS": extras}
+    installs.pop("PYTHONPATH", None)
+    done = run("sh", "-euc", command, folder=tmp_path, environment=installs)
+    assert done.returncode == 0, done.stderr[-3000:]
+    entry = run(
+        ROOT / "deploy/docker/entrypoint.sh", "--version", folder=tmp_path, environment=with_extras.environment(**path)
+    )
+    assert entry.stdout == f"dblog {__version__}\n", entry.stderr
+    with_extras.python("import deltalake, fastapi, pyiceberg, uvicorn", tmp_path)

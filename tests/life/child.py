@@ -13,6 +13,7 @@ import pyarrow as pa
 import dblog.planning.planner
 import dblog.sources.mysql.source
 import dblog.sources.postgres.source
+import dblog.sources.postgres.stream
 from dblog.capture.spool import Spool
 from dblog.errors import DBLogError
 from dblog.spark.format import DBLogSource
@@ -31,6 +32,7 @@ POLL_SECONDS = 0.05
 
 def serve(pipe: Connection, given: dict[str, str]) -> None:
     dblog.planning.planner.POLL_SECONDS = POLL_SECONDS
+    dblog.sources.postgres.stream.IN_PROGRESS_MEMORY = "64kB"  # the least that a server allows
     if broken := given.pop("sabotage", ""):
         sabotage.apply(broken)
     reader = Reader(given)

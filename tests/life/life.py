@@ -134,6 +134,9 @@ class Life:
         name = f"life_{uuid.uuid4().hex[:8]}"
         if self.server_name in SERVERS:
             settings = {**SETTINGS, "wal_sender_timeout": "20s"}
+            if self.server_name == "pg18" and self.seed % 2:
+                # every change is sent before the commit of its transaction
+                settings["debug_logical_replication_streaming"] = "immediate"
             server = QuickPostgres("wheel" if self.server_name == "pg18" else "debian", settings=settings)
             database: AnyDatabase = OnPostgres(server.start(), name)
         else:

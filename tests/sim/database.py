@@ -55,6 +55,8 @@ KEYS: dict[TableName, tuple[Id, ...]] = {
     PARTS.table: tuple((area, n) for area in "ab" for n in (9, 10)),
 }
 
+BAD = "bad"
+"""How a document begins that cannot be delivered."""
 LEFT_OUT = "<left out>"
 """The log does not carry the value of `doc`."""
 
@@ -116,9 +118,11 @@ class Transaction:
 
 
 class Database:
-    def __init__(self, rng: Random, *, slow: float = 0.3, truncate: float = 0.02, long: float = 0.1) -> None:
+    def __init__(
+        self, rng: Random, *, slow: float = 0.3, truncate: float = 0.02, long: float = 0.1, bad: float = 0.0
+    ) -> None:
         self.rng = rng
-        self.slow, self.truncate, self.long = slow, truncate, long
+        self.slow, self.truncate, self.long, self.bad = slow, truncate, long, bad
         self.rows: dict[TableName, dict[Id, Row]] = {t: {} for t in TABLES}
         """What a select sees now."""
         self.log: list[Entry] = []
@@ -218,6 +222,22 @@ class Database:
         """Every writer finishes, and all becomes visible."""
         while self._open:
             self.step(begin=False)
+
+    def tick(self) -> None:
+        """A transaction of tables that nobody follows."""
+        self._xid += 1
+        self._append(self._xid, ())
+
+    def mend(self) -> None:
+        """Somebody replaces all documents that cannot be delivered. No other writer is there."""
+        self._xid += 1
+        self.bad, tx = 0.0, Transaction(self._xid)
+        self._open[tx.xid] = tx
+        for table, rows in self.rows.items():
+            for key in [k for k, row in rows.items() if is_bad(row.doc)]:
+                self._put(tx, table, key, Op.update, f"mended{self._v + 1}")
+        self._commit(tx)
+        self.settle()
 
     def wait(self, table: TableName) -> None:
         """A truncate holds the table: whoever wants to read it waits."""
@@ -333,6 +353,8 @@ class Database:
         return row.doc is not None and self.rng.random() < 0.8
 
     def _document(self) -> str | None:
+        if self.bad and self.rng.random() < self.bad:
+            return f"{BAD}{self._v + 1}"
         return None if self.rng.random() < 0.1 else f"doc{self._v + 1}"
 
     def _version(self, table: TableName, key: Id, doc: str | None) -> Row:
@@ -381,6 +403,11 @@ class Database:
             del self._locked[lock]
         if tx.truncates is not None:
             del self._closed[tx.truncates]
+
+
+def is_bad(doc: str | None) -> bool:
+    """Whether a document cannot be delivered."""
+    return doc is not None and doc.startswith(BAD)
 
 
 def text(key: Id) -> Key:

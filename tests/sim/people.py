@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dblog.core.offset import Offset
 from dblog.core.schema import TableName
+from dblog.core.set_aside import SetAside
 from dblog.core.throttle import Throttle
 from dblog.planning.state_sync import Inbox
 from dblog.state.pipeline import request_number
@@ -42,6 +43,8 @@ class Asked:
     cancelled: bool = False
     owed: set[Id] | None = None
     """The rows that were there when it was taken."""
+    excused: bool = False
+    """Its table was set aside: it may have failed."""
     batch: int = -1
     """The batch that took it: what is owed comes later."""
 
@@ -54,6 +57,8 @@ class People:
         self.asked: list[Asked] = []
         self._throttle = world.rng.choice((Throttle(), Throttle(), Throttle(delay_seconds=0.05, rows_per_second=50)))
         self._selected: set[str] = set()
+        self._aside: Mapping[TableName, SetAside] = {}
+        self._retries: dict[str, tuple[int, float]] = {}
 
     # -- what the engine asks and says -----------------------------------------------------------------------
 
@@ -65,6 +70,10 @@ class People:
         world = self._world
         if not world.closing and world.rng.random() < world.odds.request:
             self._act(world.rng)
+        for table, found in self._aside.items():
+            if world.closing or world.rng.random() < world.odds.retry:
+                self._retries[str(table)] = found.id
+                world.note(f"somebody wants {table.name} back")
         open_ = [a for a in self.asked if not a.cancelled]
         return Inbox(
             STORE,
@@ -72,6 +81,7 @@ class People:
             frozenset(a.dump.id for a in open_ if a.paused),
             frozenset(a.dump.id for a in self.asked if a.cancelled),
             self._throttle,
+            dict(self._retries),
         )
 
     def _act(self, rng: Random) -> None:
@@ -117,7 +127,10 @@ class People:
 
     def planned(self, batch: int, end: Offset) -> None:
         """Spark has written the offset of a batch down."""
+        self._aside = end.aside
         taken = 0 if end.taken is None else end.taken.number
+        for asked in self.asked:
+            asked.excused |= asked.table in end.aside
         for asked in self.asked[:taken]:
             asked.batch = asked.batch if asked.batch >= 0 else batch
 
@@ -136,7 +149,7 @@ class People:
         """At the end: every row that was there when a request was taken, and still is, has been delivered since."""
         world = self._world
         for asked in self.asked:
-            if asked.cancelled:
+            if asked.cancelled or asked.excused:
                 continue
             if asked.owed is None:
                 raise Violation(f"request {asked.dump.id} was never taken")

@@ -7,7 +7,7 @@ they have done their work. Those of the executors and of capture do not: the wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -18,9 +18,10 @@ from dblog.capture.capture import Capture
 from dblog.core.event import Op, change_schema
 from dblog.core.offset import Extent, Followed, Key
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import ConnectionLost, TableLocked
+from dblog.errors import ConnectionLost, PreconditionFailed, TableLocked, ValueRefused
 from dblog.sources.base import Admitted, Commits, Origin, Run, Survey
-from tests.sim.database import LEFT_OUT, TABLES, Change, Database, Entry, Id, Row, text
+from dblog.sources.table_failures import TableFailure, TableFailures
+from tests.sim.database import LEFT_OUT, TABLES, Change, Database, Entry, Id, Row, is_bad, text
 
 NO_NUMBERS = np.empty(0, np.int64)
 NO_NAMES = np.empty(0, np.object_)
@@ -32,6 +33,7 @@ class Surroundings(Protocol):
 
     database: Database
     captured: list[TableName]
+    unfit: set[TableName]
     odds: Any
 
     def breath(self) -> None: ...
@@ -59,6 +61,11 @@ class SimSource:
         self.writes = writes
         self._world = world
         self._database = world.database
+        self.decoded = TableFailures()
+
+    def begin_life(self) -> None:
+        """A new process has not decoded anything yet."""
+        self.decoded = TableFailures()
 
     def _asked(self) -> None:
         """A call goes to the database: anything may happen on its way."""
@@ -77,8 +84,17 @@ class SimSource:
     def prepare(self, **_: Any) -> None:
         self._asked()
 
-    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+    def follow(self, tables: Mapping[TableName, Followed], *, since: int | None = None) -> None:
         self._asked()
+        if since is not None:
+            self.decoded.begin(tables, since)
+
+    def failures(self) -> Mapping[TableName, TableFailure]:
+        return self.decoded.found
+
+    def unfit(self, tables: Collection[TableName]) -> Mapping[TableName, str]:
+        self._asked()
+        return {t: "unfit" for t in tables if t in self._world.unfit}
 
     def origin(self) -> Origin:
         self._asked()
@@ -101,7 +117,10 @@ class SimSource:
 
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
         self._asked()
-        return Survey(dict.fromkeys(self._world.captured, Followed()))
+        unfit = {t: PreconditionFailed(f"table {t} is unfit") for t in followed if t in self._world.unfit}
+        out = {t: "unfit" for t in self._world.captured if t in self._world.unfit and t not in followed}
+        tables = {t: Followed() for t in self._world.captured if t not in out}
+        return Survey(tables, left_out=out, unfit=unfit)
 
     def describe(self, tables: Collection[TableName]) -> Mapping[TableName, TableSchema]:
         self._asked()
@@ -126,7 +145,7 @@ class SimSource:
         self._asked()
 
     def stream(self, position: int, coordinate: str | None) -> SimStream:
-        return SimStream(self._world, position)
+        return SimStream(self._world, position, self.decoded)
 
     def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> None:
         return None
@@ -166,6 +185,15 @@ class SimSource:
     def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
         self._asked_for(table, self._world.odds.unbounded)
         return self._database.cuts(table, after, upto, rows, count)
+
+    def small(self, tables: Sequence[TableName], rows: int) -> dict[TableName, tuple[str, Key | None]]:
+        self._asked_for(tables[0], self._world.odds.unbounded)
+        known = [t for t in tables if not self._world.locked(self._world.odds.unbounded)]
+        return {
+            t: ("key", last)
+            for t in known
+            if (last := self._database.last_key(t)) is None or self._database.cuts(t, None, last, rows, 1) == [last]
+        }
 
     def select(self, table: TableName, extent: Extent, key: str | None) -> Selected:
         self._asked_for(table, self._world.odds.locked)
@@ -212,6 +240,7 @@ class Selected:
 
     def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
         rows, schema = self._rows, self.schema
+        check_documents(schema.table, (r.doc for r in rows.values()))
         columns = [*([k[i] for k in rows] for i in range(len(schema.key))), [r.v for r in rows.values()]]
         columns.append([r.doc for r in rows.values()])
         if rows:
@@ -228,9 +257,10 @@ class SimStream:
     coordinate = None
     passing = False
 
-    def __init__(self, world: Surroundings, position: int) -> None:
+    def __init__(self, world: Surroundings, position: int, decoded: TableFailures) -> None:
         self._world = world
         self._database = world.database
+        self._decoded = decoded
         self.idle_position = position
         self.heard = world.now()
 
@@ -267,13 +297,21 @@ class SimStream:
             rows.append(count)
         numbers = np.array([[e.end for e in entries], [e.xid for e in entries], rows], np.int64)
         nbytes = numbers[2] * 10
+        batches = [(TABLES[table], self._batch(table, found)) for table, found in changes.items()]
         return Run(
-            [(TABLES[table], change_batch(table, found)) for table, found in changes.items()],
+            [(schema, batch) for schema, batch in batches if batch is not None],
             Commits(numbers[0], numbers[1], numbers[2], nbytes, NO_NAMES, NO_NUMBERS),
             entries[-1].token,
             count * 10,
             int(self._world.now() * 1e6),
         )
+
+    def _batch(self, table: TableName, changes: Sequence[Change]) -> pa.RecordBatch | None:
+        def decode(part: slice) -> pa.RecordBatch:
+            check_documents(table, (c.doc for c in changes[part]))
+            return change_batch(table, changes[part])
+
+        return self._decoded.decoded(table, np.array([c.lsn for c in changes], np.int64), decode)
 
     def redefined(self) -> bool:
         return False
@@ -345,6 +383,11 @@ class SimCapture(Capture):
         finally:
             self._waiting -= 1
         return True
+
+
+def check_documents(table: TableName, docs: Iterable[str | None]) -> None:
+    for doc in filter(is_bad, docs):
+        raise ValueRefused(f"{doc!r} cannot be delivered", table=str(table), column="doc", value=str(doc))
 
 
 def change_batch(table: TableName, changes: Sequence[Change]) -> pa.RecordBatch:

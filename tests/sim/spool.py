@@ -85,8 +85,8 @@ class SimSpool:
             self.chunks.pop((chunk_id, staged.stamp), None)
         return self.markers.setdefault(chunk_id, staged)
 
-    def stage_failed(self, chunk_id: str, reason: str) -> Staged:
-        return self.markers.setdefault(chunk_id, Staged("", 0, 0.0, "", reason))
+    def stage_failed(self, chunk_id: str, reason: str, about: Mapping[str, Any] | None = None) -> Staged:
+        return self.markers.setdefault(chunk_id, Staged("", 0, 0.0, "", reason, about))
 
     def staged(self, chunk_id: str) -> Staged | None:
         found = self.markers.get(chunk_id)
@@ -159,6 +159,10 @@ class LateSpool:
         staged = self._spool.write(chunk_id, schema, read)
         self._written = chunk_id, staged
         return staged
+
+    def stage_failed(self, chunk_id: str, reason: str, about: Mapping[str, Any] | None = None) -> Staged:
+        self._written = chunk_id, Staged("", 0, 0.0, "", reason, about)
+        return self._written[1]
 
     def publish(self) -> None:
         if self._written is not None:

@@ -14,6 +14,8 @@ Moment = tuple[int, int, int]
 """(lsn, seq, version)."""
 
 _BEGINNING: Moment = (-1, -1, -1)
+UNKNOWN = -1
+"""The version of a truncate that is not in the log."""
 
 
 class Event(NamedTuple):
@@ -91,11 +93,13 @@ class Store:
             last = max(self._last.get(where, _BEGINNING), self._truncated.get(event.table, _BEGINNING))
             if event.op is Op.truncate:
                 last = self._last[where]
+                if event.v == UNKNOWN:  # the stream empties a table that it takes up again
+                    now = (event.lsn, event.seq, last[2])
             # without a written watermark, windows may end at one position while nothing is committed
             again = event.op is Op.read and now == last
             if now[:2] <= last[:2] and not again:
                 raise Violation(f"{event}: comes after lsn/seq {last[0]}/{last[1]} of the same key")
-            if event.v < last[2]:
+            if now[2] < last[2]:
                 raise Violation(f"{event}: the key went back in time, it was at v{last[2]}")
             self._last[where] = now
         if event.op not in (Op.delete, Op.truncate):

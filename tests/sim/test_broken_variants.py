@@ -23,10 +23,11 @@ from dblog.core.event import Op
 from dblog.core.offset import Chunk, Cursor, Offset
 from dblog.core.schema import TableSchema
 from dblog.planning.engine import Engine
-from dblog.planning.following import Following
+from dblog.planning.following import Change, Following
 from dblog.planning.orders import Requests
 from dblog.planning.planner import Planner
 from dblog.sources.base import Origin
+from dblog.sources.table_failures import TableFailures
 from dblog.work import tasks
 from tests.sim.database import Violation, within
 from tests.sim.source import Selected, SimSource
@@ -329,6 +330,40 @@ def _without(patch: Patch, field: str) -> None:
     patch.setattr(Offset, "to_json", lambda self: {k: v for k, v in real(self).items() if k != field})
 
 
+# -- tables that are set aside -------------------------------------------------------------------------------
+
+
+def set_aside_tables_not_in_the_offset(patch: Patch) -> None:
+    """A new driver takes a table that was set aside for a new one."""
+    _without(patch, "aside")
+
+
+def a_table_taken_up_again_is_not_emptied(patch: Patch) -> None:
+    """Rows that were deleted while the table was set aside stay in the target."""
+    real = Planner._changed
+
+    def changed(self: Planner, end: Offset, change: Change) -> Offset:
+        return replace(real(self, end, change), emptied={})
+
+    patch.setattr(Planner, "_changed", changed)
+
+
+def a_table_taken_up_again_is_not_dumped(patch: Patch) -> None:
+    """A table that was set aside is only emptied and followed."""
+    real = Following.at
+
+    def at(self: Following, start: Offset, position: int) -> Change:
+        found = real(self, start, position)
+        return replace(found, replaced=tuple(t for t in found.replaced if t not in start.aside))
+
+    patch.setattr(Following, "at", at)
+
+
+def old_log_fails_a_table_again(patch: Patch) -> None:
+    """What could not be decoded before a table is taken up again sets it aside once more, for ever."""
+    patch.setattr(TableFailures, "begin", lambda self, tables, position: None)
+
+
 HISTORIES = 600
 """Within so many histories a broken variant must be found."""
 
@@ -356,6 +391,10 @@ VARIANTS: list[tuple[Callable[[Patch], None], Odds]] = [
     (requests_not_in_the_offset, Odds(request=0.5)),
     (shared_requests_read_nothing_by_themselves, Odds(request=0.6)),
     (requests_taken_and_not_noted, Odds(request=0.5)),
+    (set_aside_tables_not_in_the_offset, Odds(bad=0.04, unfit=0.05)),
+    (a_table_taken_up_again_is_not_emptied, Odds(bad=0.04, unfit=0.05)),
+    (a_table_taken_up_again_is_not_dumped, Odds(bad=0.04, unfit=0.05)),
+    (old_log_fails_a_table_again, Odds(bad=0.04, unfit=0.05)),
 ]
 
 

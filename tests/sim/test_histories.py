@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -78,6 +79,19 @@ def test_under_any_odds(seed: int, odds: Odds) -> None:
 def test_connections_break_while_tables_join() -> None:
     for seed in range(150):
         tell(seed, Odds(cut=0.05, joins=0.5, long=0.5))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_tables_are_set_aside_and_taken_up_again(block: int) -> None:
+    """What cannot be decoded or followed any more sets its table aside; the other goes on; a retry brings it back."""
+    aside = again = 0
+    for seed in range(block * 100, (block + 1) * 100):
+        history = tell(seed, Odds(bad=0.04, unfit=0.05))
+        offsets = history.read_offsets
+        aside += sum(bool(offset.aside) for offset in offsets)
+        again += sum(any(t not in after.aside for t in before.aside) for before, after in pairwise(offsets))
+    assert aside > 100
+    assert again > 20
 
 
 class LosesTheLastChunk(World):

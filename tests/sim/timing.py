@@ -7,7 +7,7 @@ and Spark, whose batches take as long as `Costs` says. Nothing goes wrong here: 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from dblog.core.schema import Column, TableName, TableSchema
 from dblog.planning.planner import Planner
 from dblog.planning.settings import StreamSettings
 from dblog.sources.base import Commits, Survey
+from dblog.sources.table_failures import TableFailure
 
 CAPTURED = 200_000
 """Changes that are captured per second, at most."""
@@ -193,6 +194,9 @@ class _Source:
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
         return Survey(dict(followed))
 
+    def failures(self) -> dict[TableName, TableFailure]:
+        return {}
+
     def describe(self, tables: Collection[TableName]) -> dict[TableName, TableSchema]:
         self._ask()
         return {table: self._stream.schemas[table] for table in tables}
@@ -221,6 +225,10 @@ class _Source:
         self._ask()
         size = self._stream.sizes[table.name]
         return (str(size),) if size else None
+
+    def small(self, tables: Sequence[TableName], rows: int) -> dict[TableName, tuple[str, Key | None]]:
+        """None: the case of a source that looks at each table alone."""
+        return {}
 
     def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
         at, found = int(after[0]) if after else 0, list[Key]()

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from dblog.capture.effects import Effects
 from dblog.capture.segments import Limit
-from dblog.core.event import Op
+from dblog.core.event import EMPTIED_SEQ, Op
 from dblog.core.offset import Chunk, Offset
-from dblog.core.schema import TableSchema
+from dblog.core.schema import TableName, TableSchema
 from dblog.errors import SpoolError
 from dblog.planning.engine import Engine
 from dblog.planning.settings import StreamSettings
@@ -31,7 +31,7 @@ from tests.sim.database import LEFT_OUT, TABLES, Database, Violation
 from tests.sim.people import People
 from tests.sim.source import ExecutorSource, SimCapture, SimSource
 from tests.sim.spool import LateSpool, SimSpool
-from tests.sim.store import Event, Store
+from tests.sim.store import UNKNOWN, Event, Store
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ class Odds:
     """At each plan, that the stream's patterns name a table which they did not name before."""
     request: float = 0.2
     """At each plan, that somebody asks for a dump, pauses one or goes on with it, or cancels it."""
+    bad: float = 0.0
+    """A document that cannot be delivered: its table is set aside."""
+    unfit: float = 0.0
+    """At each plan, that a table cannot be followed for a while."""
+    retry: float = 0.3
+    """At each plan, that somebody wants a table that is set aside to be taken up again."""
     readback: int = 2
     """About how many breaths the log is behind."""
     batches: int = 7
@@ -86,7 +92,9 @@ class World:
         self.clock = STARTED
         self.trace: list[str] | None = None
         """What happened, when someone wants to know."""
-        self.database = Database(rng, slow=self.odds.slow, truncate=self.odds.truncate, long=self.odds.long)
+        self.database = Database(
+            rng, slow=self.odds.slow, truncate=self.odds.truncate, long=self.odds.long, bad=self.odds.bad
+        )
         self.store = Store(self.database, transactional=rng.random() < 0.5)
         self.spool = SimSpool(self.token, self.pause)
         self.source = SimSource(self, writes=rng.random() < 0.8)
@@ -104,7 +112,10 @@ class World:
             parallelism=rng.choice((1, 2, 3)),
             read_ahead=rng.choice((20, 1 << 20)),
             heartbeat=rng.choice((0.5, 2.0)),
+            set_aside=self.odds.bad > 0 or self.odds.unfit > 0,
         )
+        self.unfit: set[TableName] = set()
+        """Tables that cannot be followed now."""
         self.drains = rng.random() < 0.3
         """Whether the stream is asked in the end to deliver what is there and stop, as by `Trigger.AvailableNow`."""
         if self.drains:
@@ -145,6 +156,9 @@ class World:
             if len(self.captured) < len(TABLES) and self.chance(self.odds.joins):
                 self.captured = list(TABLES)
                 self.note("the stream is to follow all tables")
+            if self.odds.unfit and not self.closing and self.chance(self.odds.unfit):
+                self.unfit ^= {self.rng.choice(list(TABLES))}
+                self.note(f"unfit tables: {sorted(self.unfit)}")
             if self.committed > self.odds.batches + 80 or idle > MOST_IDLE:
                 raise Violation("the dump does not end")
             start = self.offset(self.committed - 1)
@@ -154,6 +168,8 @@ class World:
                 if self.closing and (self.drains or self.finished(start)):
                     return
                 self.database.step(begin=not self.closing)
+                if start.aside and self.closing:
+                    self.database.tick()
                 idle += 1
                 continue
             idle = 0
@@ -174,6 +190,7 @@ class World:
 
     def engine(self) -> Engine:
         self.people.begin_life()
+        self.source.begin_life()
         return Engine(
             self.source,  # type: ignore[arg-type]
             self.spool,  # type: ignore[arg-type]
@@ -190,6 +207,10 @@ class World:
     def close(self) -> None:
         """The writers stop. Nothing goes wrong any more, except that files are lost: seldom, so that a history ends."""
         self.database.settle()
+        if self.settings.set_aside:
+            self.database.mend()
+            self.drains &= self.source.writes  # otherwise a table may wait for a later position, which never comes
+        self.unfit = set()
         self.closing, self.captured = True, list(TABLES)
         self.people.close()
 
@@ -198,7 +219,9 @@ class World:
         missed by the plan of the next batch, so the last batch delivers none."""
         assert at.position is not None
         left = any(entry.changes for entry in self.database.read(at.position, self.database.end))
-        return not (left or at.emit or at.dumping or set(at.followed or ()) < set(TABLES) or self.people.waiting(at))
+        return not (
+            left or at.emit or at.dumping or at.aside or set(at.followed or ()) < set(TABLES) or self.people.waiting(at)
+        )
 
     def batch(self, engine: Engine, start: Offset, end: Offset) -> None:
         parts = self.tasks(engine.batch(start, end))
@@ -271,7 +294,9 @@ class World:
         for at, op in enumerate(map(Op, ops)):
             lsn, seq = lsns[at], seqs[at]
             gone = op is Op.delete or op is Op.truncate
-            version = self.database.made[lsn, seq] if gone else versions[at]
+            version = self.database.made.get((lsn, seq), UNKNOWN) if gone else versions[at]
+            if version == UNKNOWN and not (op is Op.truncate and seq == EMPTIED_SEQ):
+                raise Violation(f"{op.name} of {schema.table.name} at {lsn}/{seq}: the log does not have it")
             doc = LEFT_OUT if unchanged[at] else docs[at]
             yield Event(schema.table, op, lsn, seq, None if op is Op.truncate else ids[at], version, doc)
 
@@ -374,4 +399,6 @@ def _chunk(chunk: Chunk) -> str:
 
 def _shown(offset: Offset) -> str:
     emit, read = "; ".join(_chunk(c) for c in offset.emit), "; ".join(_chunk(c) for c in offset.read)
-    return f"emit [{emit}] read [{read}] suspects {offset.suspects}"
+    aside = {t.name: (a.position, a.message) for t, a in offset.aside.items()}
+    emptied = [t.name for t in offset.emptied]
+    return f"emit [{emit}] read [{read}] suspects {offset.suspects} aside {aside} emptied {emptied}"

@@ -26,7 +26,7 @@ def frame(
     spark: SparkSession, rows: list[dict[str, Any]], schema: TableSchema = T, partitions: int | None = None
 ) -> DataFrame:
     """Rows of a table: `op`, `lsn` and so on are the metadata, the others are columns."""
-    told = ("op", "lsn", "seq", "txid", "committed_at", "dump", "schema", "unchanged")
+    told = ("op", "lsn", "seq", "txid", "committed_at", "dump", "schema", "unchanged", "raw_values")
     kind = from_arrow_schema(Typed(schema, before=False).arrow, prefer_timestamp_ntz=True)
     tuples = [(*(row.get(c) for c in schema.names), *(row.get(name) for name in told)) for row in rows]
     return spark.createDataFrame(spark.sparkContext.parallelize(tuples, partitions or 1), kind)

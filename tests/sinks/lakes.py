@@ -246,7 +246,7 @@ def _tuples(events: list[Row], schema: TableSchema) -> list[tuple[Any, ...]]:
         (
             *(e["values"][n] if n < len(e["values"]) else None for n in range(width)),
             *(e["op"], e["lsn"], e["seq"], 1),
-            *(e.get("committed"), e.get("dump"), schema.version, e.get("unchanged")),
+            *(e.get("committed"), e.get("dump"), schema.version, e.get("unchanged"), None),
         )
         for e in events
     ]

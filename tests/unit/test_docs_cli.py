@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from dblog.cli import app, program
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 SHARED = {
-    "--state": "| `--state LOCATION` | Use this state store: a file, or sqlite:///file. Default: `DBLOG_STATE`, "
-    "else a file in your home directory. |",
+    "--state": "| `--state LOCATION` | Use this state store: a file, or a URL of ZooKeeper or a database. "
+    "Default: `DBLOG_STATE`, else a file in your home directory. |",
     "--pipeline": "| `--pipeline NAME` | Choose the pipeline, if several share the state store. |",
     "--json": "| `--json` | Print JSON, and nothing else, on standard output. |",
     "--url": "| `--url URL` | Connect to this source, like postgresql://user:password@host/database. "
@@ -25,11 +26,17 @@ SHARED = {
 """Options that mean the same everywhere are explained once."""
 
 
+@cache
+def main_command() -> Any:
+    """The program itself."""
+    return typer.main.get_command(app)
+
+
+@cache
 def commands() -> dict[str, Any]:
     """Every command by what is typed for it, groups too."""
     found: dict[str, Any] = {}
-    program: Any = typer.main.get_command(app)
-    for name, command in program.commands.items():
+    for name, command in main_command().commands.items():
         found[name] = command
         found |= {f"{name} {below}": each for below, each in getattr(command, "commands", {}).items()}
     return found
@@ -83,8 +90,7 @@ def test_no_section_and_no_option_is_of_something_that_is_gone() -> None:
 
 def program_options() -> set[str]:
     """The options of the program itself."""
-    command: Any = typer.main.get_command(app)
-    return {option for parameter in command.params for option in parameter.opts}
+    return {option for parameter in main_command().params for option in parameter.opts}
 
 
 def test_the_options_of_the_program_are_explained() -> None:
@@ -113,7 +119,7 @@ def test_the_help_of_a_command_has_examples_that_parse(name: str, monkeypatch: p
     assert examples
     for example in examples:
         words = shlex.split(re.split(r" [|>] ", example)[0])
-        command: Any = typer.main.get_command(app)
+        command = main_command()
         words = words[words.index("dblog") + 1 :]
         while words and words[0] in getattr(command, "commands", {}):
             command, words = command.commands[words[0]], words[1:]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
@@ -47,6 +48,51 @@ def test_a_workflow_runs_make_targets_that_exist_and_nothing_else(workflow: Path
     assert named_targets(text) <= TARGETS
     for command in re.findall(r"^\s*-? ?run: (.+)$", text, re.MULTILINE):
         assert re.fullmatch(r"make [a-z]+( [A-Z]+=\S+)*", command), command
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_of_others_are_pinned_by_their_commit_and_show_their_tag(workflow: Path) -> None:
+    used = re.findall(r"uses: (\S+)(.*)$", workflow.read_text(), re.MULTILINE)
+    assert used
+    for action, comment in used:
+        if not action.startswith("./"):
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action), action
+            assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), f"{action}: the tag"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_read_and_only_jobs_that_need_more_may_do_more(workflow: Path) -> None:
+    document = yaml.safe_load(workflow.read_text())
+    assert document["permissions"] == {"contents": "read"}
+    granted = {name: job["permissions"] for name, job in document["jobs"].items() if "permissions" in job}
+    releases = {"attest": {"attestations": "write", "id-token": "write"}, "publish": {"id-token": "write"}}
+    assert granted == (releases if workflow.name == "release.yml" else {})
+    for name in granted:
+        assert not any("run" in step for step in document["jobs"][name]["steps"]), "no code of ours has an identity"
+    checkouts = [
+        step
+        for job in document["jobs"].values()
+        for step in job.get("steps", [])
+        if step.get("uses", "").startswith("actions/checkout@")
+    ]
+    assert all(step["with"] == {"persist-credentials": False} for step in checkouts)
+    assert all("timeout-minutes" in job or "uses" in job for job in document["jobs"].values())
+
+
+def test_a_release_is_tested_built_attested_and_published_without_a_token() -> None:
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    jobs = release["jobs"]
+    assert [(name, job.get("needs")) for name, job in jobs.items()] == [
+        ("test", None),
+        ("build", "test"),
+        ("attest", "build"),
+        ("publish", "attest"),
+    ]
+    assert jobs["publish"]["environment"] == "pypi"
+    assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
+    tests = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
+    called = tests["concurrency"]["group"].replace("${{ github.workflow }}", release["name"])
+    assert release["concurrency"]["group"] != called, "a release would wait for itself, or end itself"
 
 
 def test_the_workflows_are_those_of_tests_and_releases() -> None:

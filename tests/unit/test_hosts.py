@@ -15,9 +15,21 @@ FINE = {
     "example.com": "nobody's",
     **dict.fromkeys(("pyiceberg.io", "table.io", "self.io", "log.io", "_table.io"), "a name in Python"),
     "db.example.com": "nobody's",
+    **dict.fromkeys(
+        (
+            "app.kubernetes.io",
+            "kubernetes.io",
+            "kustomize.config.k8s.io",
+            "networking.k8s.io",
+            "node.kubernetes.io",
+            "pod-security.kubernetes.io",
+            "rbac.authorization.k8s.io",
+        ),
+        "a group of names of Kubernetes",
+    ),
 }
-FOLDERS = ("src", "tests", "scripts", "docs", "bench", "examples", ".ci")
-KINDS = {".py", ".sh", ".md", ".toml", ".svg", ""}
+FOLDERS = ("src", "tests", "scripts", "docs", "bench", "examples", "deploy", ".ci", ".github")
+KINDS = {".py", ".sh", ".md", ".toml", ".svg", ".yml", ".yaml", ".json", ".service", ""}
 
 
 def hosts(text: str) -> set[str]:

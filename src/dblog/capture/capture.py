@@ -12,9 +12,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
 from dblog.capture.effects import REAL, Effects
 from dblog.capture.segments import OpenSegment, Segment, followed_part
 from dblog.capture.spool import LogFile, LogWriter, Spool
+from dblog.core.event import Op
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
@@ -70,11 +73,14 @@ class Capture:
         self._life = effects.token()[:8]
         self._changed = threading.Condition()
         self._segments: list[Segment] = []
+        self._operations: dict[TableName, np.ndarray] = {}
         self._copies: dict[str, dict[TableName, LogFile]] = {}
         """By the path of a log file: its copies for tables of other names."""
         self._position = position
         self._coordinate = coordinate
         self._opened = False
+        self.openings = 0
+        """How often the log was opened."""
         self._delivered = position
         """Where the next batch starts."""
         self._acknowledged = 0
@@ -209,7 +215,8 @@ class Capture:
         self._spool.remove(copy.path for path in paths for copy in self._copies.pop(path, {}).values())
 
     def reconnect(self, reason: str) -> None:
-        """Close the connection and open it again. A server that shuts down waits for its readers to leave."""
+        """Close the connection and open it again. A server that shuts down waits for its readers to leave, and a source
+        decodes a table anew."""
         self._leave = reason
 
     def stop(self) -> None:
@@ -288,6 +295,7 @@ class Capture:
         stream = self._source.stream(self._position, self._coordinate)
         with self._changed:
             self._opened = True
+            self.openings += 1
             self._changed.notify_all()
         # `_coordinate` stays that of `_position`, which another server may have counted
         self._open = self._new_segment(self._position, stream.coordinate)
@@ -299,7 +307,7 @@ class Capture:
     def _turn(self, stream: LogStream) -> None:
         """Acknowledge what Spark has committed, if it is time, and read on, if that is allowed."""
         if self._leave is not None:
-            raise ConnectionLost(f"the server ends sessions: {self._leave}")
+            raise ConnectionLost(self._leave)
         if self._effects.monotonic() - self._acknowledged_at > ACKNOWLEDGE_SECONDS:
             stream.acknowledge(self._acknowledged)
             self._acknowledged_at = self._effects.monotonic()
@@ -345,6 +353,14 @@ class Capture:
                 self._open = self._new_segment(self._position, self._coordinate)
                 self._changed.notify_all()
 
+    def operations(self) -> dict[str, dict[str, int]]:
+        """How many changes of each table were captured in this life, by table and operation."""
+        with self._changed:
+            counts = dict(self._operations)
+        return {
+            str(t): {op.name: int(n[op]) for op in Op if op not in (Op.read, Op.cascade)} for t, n in counts.items()
+        }
+
     def _full(self) -> bool:
         """Whether to stop reading: the read-ahead limit is reached, no transaction is open, no caller waits, and there
         are rows for the next batch. Spark commits a batch, and its log is removed, only when the next is planned."""
@@ -363,6 +379,8 @@ class Capture:
         with self._changed:
             if segment.files or len(segment.commits):
                 self._segments.append(segment)
+            for table, counted in self._open.operations.items():
+                self._operations[table] = self._operations.get(table, 0) + counted
             self._position, self._coordinate = segment.end, coordinate
             if token is not None:
                 self._tokens[token] = segment.end

@@ -1,6 +1,6 @@
 """Staged chunks: the rows of each select, in files that one batch writes and the next delivers.
 
-    chunk/<id>.<stamp>.arrow   rows of one select
+    chunk/<id>.<stamp>.arrow   rows of one select, and their raw values (`core.raw_values`)
     chunk/<id>.json            says which stamp counts: the first writer's; or why the chunk cannot be read
     note/<id>.json             how many of the rows were delivered; the task that delivers them writes it
 
@@ -24,6 +24,7 @@ import pyarrow.ipc as ipc
 
 from dblog.capture.storage import Storage, described
 from dblog.core.dump import Staged
+from dblog.core.raw_values import FIELD, with_raw
 from dblog.core.schema import TableSchema
 from dblog.errors import SpoolError
 
@@ -42,11 +43,11 @@ class ChunkFiles(Storage):
         began, rows = time.monotonic(), 0
         try:
             with self._guarded("write", path), self._open_output(path) as sink:
-                with ipc.new_file(sink, described(schema.arrow, schema)) as writer:
+                with ipc.new_file(sink, described(schema.arrow.append(FIELD), schema)) as writer:
 
                     def take(batch: pa.RecordBatch) -> None:
                         nonlocal rows
-                        writer.write_batch(batch)
+                        writer.write_batch(with_raw(batch))
                         rows += batch.num_rows
 
                     read(take)
@@ -60,9 +61,9 @@ class ChunkFiles(Storage):
             self.remove([path])
         return self._winner(chunk_id)
 
-    def stage_failed(self, chunk_id: str, reason: str) -> Staged:
+    def stage_failed(self, chunk_id: str, reason: str, about: Mapping[str, Any] | None = None) -> Staged:
         """Publish that a chunk cannot be read. Returns what counts: it may be rows that another task could read."""
-        marker = {"stamp": "", "rows": 0, "seconds": 0.0, "version": "", "failed": reason}
+        marker = {"stamp": "", "rows": 0, "seconds": 0.0, "version": "", "failed": reason, "about": about}
         self._publish(self._path("chunk", f"{chunk_id}.json"), json.dumps(marker).encode())
         return self._winner(chunk_id)
 
@@ -77,7 +78,8 @@ class ChunkFiles(Storage):
         marker = self._json("chunk", chunk_id)
         if marker is None:
             return None
-        staged = Staged(marker["stamp"], marker["rows"], marker["seconds"], marker["version"], marker.get("failed"))
+        failed, about = marker.get("failed"), marker.get("about")
+        staged = Staged(marker["stamp"], marker["rows"], marker["seconds"], marker["version"], failed, about)
         if staged.failed is not None:
             return staged
         info = self._filesystem().get_file_info(self.chunk_path(chunk_id, marker["stamp"]))

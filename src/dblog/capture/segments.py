@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dblog.capture.effects import REAL, Effects
 from dblog.capture.spool import LogFile, LogWriter
+from dblog.core.cascades import child_of
 from dblog.core.dump import REPAIR_LIMIT, Staged
 from dblog.core.event import Op
 from dblog.core.offset import Followed, Key, Offset
@@ -104,7 +105,7 @@ def followed_part(
     files: list[LogFile] = []
     for file in segment.files:
         name = names.get(file.identity) if file.identity else file.table
-        if name is None or name not in followed:
+        if name is None or (child_of(name) or name) not in followed:
             continue
         if name != file.table and file.table in segment.holes:
             holes[name] = None
@@ -161,6 +162,8 @@ class OpenSegment:
         self._nbytes = 0
         self._since = 0.0
         self._committed_at = 0
+        self.operations: dict[TableName, np.ndarray] = {}
+        """How many changes there are of each table, by the number of their operation (`Op`)."""
         self.dirty = False
         self.end: int | None = None
         """The position of its last commit, where it can be closed; None inside a transaction."""
@@ -184,6 +187,8 @@ class OpenSegment:
                 self._writers[at] = self._new_file(schema)
             self._writers[at].append(batch)
             self._rows += batch.num_rows
+            counted = np.bincount(batch.column("_op").to_numpy(), minlength=len(Op))
+            self.operations[schema.table] = self.operations.get(schema.table, 0) + counted
             note_holes(self._holes, schema, batch)
         self._holes |= dict.fromkeys(run.replaced)
         self._nbytes += run.nbytes

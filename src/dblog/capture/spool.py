@@ -17,6 +17,7 @@ import contextlib
 import itertools
 import json
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +28,8 @@ import pyarrow.ipc as ipc
 
 from dblog.capture.chunk_files import ChunkFiles
 from dblog.capture.storage import described, described_by
-from dblog.core.event import Op, change_schema
+from dblog.core.event import RAW, Op, change_schema
+from dblog.core.raw_values import FIELD, counted, some, with_raw
 from dblog.core.schema import TableName, TableSchema
 
 _MAGIC = b"ARROW1"
@@ -53,6 +55,8 @@ class LogFile:
     """The size of the file, in bytes."""
     identity: str = ""
     """The table's identity in the log (`core.schema.TableSchema.identity`)."""
+    raw: tuple[tuple[str, int], ...] = ()
+    """The columns with raw values (`core.raw_values`), and how many rows have one."""
 
 
 Segments = tuple[tuple[LogFile, ...], ...]
@@ -66,7 +70,7 @@ class Spool(ChunkFiles):
 
     def log_writer(self, name: str, schema: TableSchema, *, before: bool) -> LogWriter:
         path = self._path("log", f"{name}.arrow")
-        return LogWriter(self, path, schema, change_schema(schema.arrow, before=before))
+        return LogWriter(self, path, schema, change_schema(schema.arrow, before=before).append(FIELD))
 
     def read_log(self, path: str, columns: Sequence[str] | None = None) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
         """The changes in a log file, batch by batch. With `columns`, only these columns."""
@@ -106,7 +110,9 @@ class Spool(ChunkFiles):
 
     def _log_file(self, facts: Mapping[str, Any]) -> LogFile:
         table, truncates = TableName(*facts["table"]), tuple((lsn, seq) for lsn, seq in facts["truncates"])
-        return LogFile(**{**facts, "path": self._path("log", facts["path"]), "table": table, "truncates": truncates})
+        raw = tuple((column, rows) for column, rows in facts["raw"])
+        path = self._path("log", facts["path"])
+        return LogFile(**{**facts, "path": path, "table": table, "truncates": truncates, "raw": raw})
 
     def _whole(self, file: LogFile) -> bool:
         """Whether a file has its size and its end. File systems make a file longer only after its data is on disk, so
@@ -155,6 +161,7 @@ class LogWriter:
         self._schema = schema
         self._rows = 0
         self._incomplete = 0
+        self._raw: Counter[str] = Counter()
         self._truncates: list[tuple[int, int]] = []
         self._reach: tuple[int, int] | None = None
         with spool._guarded("write", path):
@@ -163,12 +170,14 @@ class LogWriter:
 
     def append(self, batch: pa.RecordBatch) -> None:
         with self._spool._guarded("write", self._path):
-            self._writer.write_batch(batch)
+            self._writer.write_batch(with_raw(batch))
         if batch.num_rows:
             first, last = (batch.column("_lsn")[row].as_py() for row in (0, -1))
             self._reach = (self._reach[0] if self._reach else first), last
         self._rows += batch.num_rows
         self._incomplete += batch.num_rows - batch.column("_unchanged").null_count
+        if some(batch):
+            self._raw += counted(batch.column(RAW))
         emptied = pc.indices_nonzero(pc.equal(batch.column("_op"), int(Op.truncate)))
         for row in emptied.to_pylist():
             self._truncates.append((batch.column("_lsn")[row].as_py(), batch.column("_seq")[row].as_py()))
@@ -180,7 +189,7 @@ class LogWriter:
             self._sink.close()
         schema, truncates, reach = self._schema, tuple(self._truncates), self._reach or (0, -1)
         file = self._path, schema.table, schema.version, self._rows, self._incomplete, truncates, *reach
-        return LogFile(*file, size, schema.identity)
+        return LogFile(*file, size, schema.identity, tuple(sorted(self._raw.items())))
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.ipc as ipc
 
-from dblog.core.schema import Column, TableName, TableSchema
+from dblog.core.schema import NULL, Column, TableName, TableSchema
 from dblog.errors import SpoolError
 from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage, is_on_s3
 
@@ -165,10 +165,16 @@ class Storage:
 def described(arrow: pa.Schema, schema: TableSchema) -> pa.Schema:
     """The Arrow schema of a file, with the table's schema in its metadata. `described_by` reads it back."""
     about = {"table": schema.table, "key": schema.key, "types": {c.name: c.type for c in schema.columns}}
+    about |= {"cascade": schema.cascade} if schema.cascade else {}
+    if rules := {c.name: c.rule for c in schema.columns if c.rule != NULL}:
+        about["rules"] = rules
     return arrow.with_metadata({_META: json.dumps(about).encode()})
 
 
 def described_by(arrow: pa.Schema) -> TableSchema:
     about = json.loads(arrow.metadata[_META])
-    columns = tuple(Column(name, kind, arrow.field(name).type) for name, kind in about["types"].items())
-    return TableSchema(TableName(*about["table"]), columns, tuple(about["key"]))
+    rules = about.get("rules", {})
+    columns = tuple(
+        Column(name, kind, arrow.field(name).type, rule=rules.get(name, NULL)) for name, kind in about["types"].items()
+    )
+    return TableSchema(TableName(*about["table"]), columns, tuple(about["key"]), cascade=about.get("cascade", ""))

@@ -23,13 +23,12 @@ from dblog.cli.program import (
     private_files,
 )
 from dblog.cli.settings import pairs
-from dblog.errors import ConfigError
+from dblog.errors import ConfigError, DBLogError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dblog.core.schema import TableName
-    from dblog.errors import DBLogError
     from dblog.pipelines.readiness import Findings
 
 
@@ -101,7 +100,7 @@ def check(
 
 def _check_file(path: Path, *, admin_sql: bool, as_json: bool, verbose: bool) -> None:
     from dblog.pipelines.config import read_config
-    from dblog.pipelines.readiness import Findings, check_streams, check_surroundings
+    from dblog.pipelines.readiness import Findings, StreamFindings, check_streams, check_surroundings
     from dblog.pipelines.running import streams_of
 
     config = read_config(path)
@@ -114,7 +113,14 @@ def _check_file(path: Path, *, admin_sql: bool, as_json: bool, verbose: bool) ->
         _print_sql("\n".join(dict.fromkeys("".join(scripts).splitlines())) + "\n", as_json)
         return
     with private_files(config.private):  # a sink may create its folder
-        found = Findings(check_surroundings(config, config.token), check_streams(streams))
+        surroundings = check_surroundings(config, config.token)
+        try:
+            found = Findings(surroundings, check_streams(streams))
+        except DBLogError as error:
+            if not error.retryable:
+                raise
+            sinks = {stream.sink_name: StreamFindings(sink=stream.check()) for stream in streams}
+            found = Findings({"source": error, **surroundings}, sinks)
     source, tables = str(streams[0].read.address), found.streams[streams[0].sink_name].tables
     told = {"source": source, "tables": [str(t) for t in tables]}
     _tell(source, tables, found, told, as_json=as_json, verbose=verbose)
@@ -160,7 +166,8 @@ def _show(source: str, tables: Sequence[TableName], found: Findings, *, verbose:
     console = output()
     names, fixes = (None, None) if verbose else (MOST_NAMES, MOST_FIXES)
     console.print(Text.assemble(("checked ", "bold"), source), soft_wrap=True)
-    console.print(Text("tables  " + shortened(list(map(str, tables)), names)), soft_wrap=True)
+    if tables:
+        console.print(Text("tables  " + shortened(list(map(str, tables)), names)), soft_wrap=True)
     sinks = {f"sink {name}": stream.sink for name, stream in found.streams.items()} if found.surroundings else {}
     if fit := [name.removeprefix("sink ") for name, error in sinks.items() if error is None]:
         console.print(Text("sinks   " + ", ".join(fit)), soft_wrap=True)

@@ -71,6 +71,7 @@ def config_of_flags(
         token=None,
         throttle={},
         source={
+            "ontableerror": "set-aside",
             **{name: value for name, value in options.items() if name not in {*NOT_OF_THE_SOURCE, *storage}},
             "url": Secret(options["url"]),
         },

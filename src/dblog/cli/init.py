@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,10 @@ class InitSink(StrEnum):
     parquet = "parquet"
     delta = "delta"
     iceberg = "iceberg"
+
+
+PACKAGES = {InitSink.delta: "deltalake", InitSink.iceberg: "pyiceberg"}
+"""The Python package that writes a lake; the extra that brings it has the name of the sink."""
 
 
 @app.command(
@@ -61,7 +66,7 @@ def init(
     elif path is None:
         typer.echo(text, nl=False)
     if path is not None:
-        _say(path, found)
+        _say(path, found, sink)
 
 
 def _write(path: Path, text: str) -> None:
@@ -126,7 +131,7 @@ def _told(table: Found) -> dict[str, Any]:
     return {"rows": table.rows, "key": list(table.key), "problem": table.problem}
 
 
-def _say(path: Path, found: Database) -> None:
+def _say(path: Path, found: Database, sink: InitSink) -> None:
     console = notes()
     out = sum(t.problem is not None for t in found.tables)
     left = f", {out} left out" if out else ""
@@ -136,4 +141,6 @@ def _say(path: Path, found: Database) -> None:
         console.print(f"{len(found.problems)} to fix first: they are at the top of the file", soft_wrap=True)
     if found.variable is not None:
         console.print(f"put the password into the environment: export {found.variable}=...", soft_wrap=True)
+    if find_spec(PACKAGES.get(sink, "dblog")) is None:
+        console.print(f"install what writes the lake: pip install 'dblog[{sink}]'", soft_wrap=True)
     console.print(f"then: dblog check {path}; dblog run {path}", soft_wrap=True)

@@ -6,9 +6,11 @@ usage or configuration, 3 a pipeline, dump, slot or schema does not exist or a p
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from dblog.core.hints import as_flags
 from dblog.errors import ConfigError, DBLogError, NotFound
 
 if TYPE_CHECKING:
@@ -95,7 +98,7 @@ def show(error: DBLogError) -> None:
     console = notes()
     console.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
     if error.hint:
-        console.print(Text.assemble(("hint: ", "bold"), error.hint), soft_wrap=True)
+        console.print(Text.assemble(("hint: ", "bold"), as_flags(error.hint)), soft_wrap=True)
 
 
 def examples(*lines: str) -> str:
@@ -105,15 +108,6 @@ def examples(*lines: str) -> str:
 
 # -- options that several commands share ----------------------------------------------------------------------------
 
-StoreLocation = Annotated[
-    str | None,
-    typer.Option(
-        "--state",
-        envvar="DBLOG_STATE",
-        metavar="LOCATION",
-        help="Use this state store: a file, or sqlite:///file. Default: a file in your home directory.",
-    ),
-]
 PipelineName = Annotated[
     str | None,
     typer.Option("--pipeline", metavar="NAME", help="Choose the pipeline, if several share the state store."),
@@ -125,9 +119,23 @@ def _warn_of_password(context: typer.Context, parameter: typer.CallbackParam, ur
     """Warn about a password in an argument: other users can see it. They cannot see the environment."""
     source = context.get_parameter_source(parameter.name or "")
     if url and _PASSWORD.search(url) and source is not None and source.name == "COMMANDLINE":
-        text = "warning: other users can see the password in --url (with ps): set DBLOG_URL instead"
+        option = parameter.opts[0]
+        text = f"warning: other users can see the password in {option} (with ps): set {parameter.envvar} instead"
         typer.echo(text, err=True)
     return url
+
+
+StoreLocation = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        envvar="DBLOG_STATE",
+        metavar="LOCATION",
+        help="Use this state store: a file, or a URL of ZooKeeper or a database. "
+        "Default: a file in your home directory.",
+        callback=_warn_of_password,
+    ),
+]
 
 
 def url_option(about: str) -> Any:
@@ -154,7 +162,16 @@ def pipeline_of(location: str | None, name: str | None) -> Iterator[Pipeline]:
     from dblog.state.pipeline import only_pipeline
 
     with closing(open_store(location)) as store:
-        yield only_pipeline(store, name)
+        yield only_pipeline(store, name, by=_user())
+
+
+def _user() -> str:
+    """Who uses the command line, for the list of actions."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run a user that has no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 @contextmanager

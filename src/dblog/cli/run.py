@@ -13,6 +13,7 @@ from dblog.cli.flags import Format, config_of_flags
 from dblog.cli.program import PIPELINE, AsJson, StoreLocation, UrlOrFile, app, examples, only_with_file
 from dblog.cli.serve import Http, TokenVariable, token_of
 from dblog.cli.settings import pairs
+from dblog.core.masking import has_password
 from dblog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def run(
     output. Needs Java 17 or newer.
     """
     from dblog.cli.runner import run_pipeline
+    from dblog.pipelines.secrets import Secret
 
     if file is not None:
         from dblog.pipelines.config import read_config
@@ -101,9 +103,11 @@ def run(
         given = {"url": url, "table": table, "tables": tables, "state": store, "pipeline": name}
         config = _from_flags(given, option or (), output, into, checkpoint, every, once=once)
     token = config.token if token_env is None else token_of(token_env)
+    hidden = Secret(store) if store and has_password(store) else store
     config = replace(
         config,
-        state=config.state or store,
+        state=config.state or hidden,
+        secrets=(*config.secrets, hidden) if isinstance(hidden, Secret) else config.secrets,
         http=http or config.http,
         token=token,
         master=master or config.master,

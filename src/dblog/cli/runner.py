@@ -41,7 +41,7 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
     if as_json and any(sink.kind == "stdout" for sink in config.sinks):
         raise ConfigError("both --json and a sink would write to standard output", hint="leave out one of the two")
     store = None if config.state == "off" else config.state
-    served = api(config.http, store, config.token) if config.http is not None else nullcontext()
+    served = api(config.http, store, config.token, config.read_token) if config.http is not None else nullcontext()
     with ExitStack() as stack:
         stack.enter_context(private_files(config.private))
         # With --verbose Spark writes to the terminal too, and would break a line in place.

@@ -24,6 +24,13 @@ TokenVariable = Annotated[
     ),
 ]
 
+ReadTokenVariable = Annotated[
+    str | None,
+    typer.Option(
+        "--read-token-env", metavar="VAR", help="Let clients with the token in this environment variable read only."
+    ),
+]
+
 
 @app.command(
     epilog=examples("dblog serve", "DBLOG_TOKEN=... dblog serve --http 0.0.0.0:8080 --token-env DBLOG_TOKEN"),
@@ -32,11 +39,13 @@ TokenVariable = Annotated[
 def serve(
     http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen on this address.")] = "127.0.0.1:8080",
     token_env: TokenVariable = None,
+    read_token_env: ReadTokenVariable = None,
     store: StoreLocation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the HTTP API for the pipelines of a state store, until Ctrl-C or SIGTERM."""
-    with stopping() as stop, api(http, store, token_of(token_env)) as address:
+    """Serve the HTTP API and its page for the pipelines of a state store, until Ctrl-C or SIGTERM."""
+    served = api(http, store, token_of(token_env), token_of(read_token_env))
+    with stopping() as stop, served as address:
         stop.listen()
         if as_json:
             print_line({"serving": address})
@@ -57,10 +66,10 @@ def token_of(variable: str | None) -> str | None:
     return token
 
 
-def api(http: str, store: str | None, token: str | None) -> AbstractContextManager[str]:
+def api(http: str, store: str | None, token: str | None, read_token: str | None = None) -> AbstractContextManager[str]:
     """The HTTP API, not yet started."""
     check_installed()
     from dblog.control.serve import serving
 
-    api: AbstractContextManager[str] = serving(http, store, token)
+    api: AbstractContextManager[str] = serving(http, store, token, read_token=read_token)
     return api

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dblog.state.pipeline import Pipeline
     from dblog.state.requests import Dump
 
-STYLES = {"running": "green", "failed": "bold red", "lost": "bold red"}
+STYLES = {"running": "green", "degraded": "bold yellow", "failed": "bold red", "lost": "bold red"}
 REFRESH_SECONDS = 1.0
 MOST_LEFT_OUT = 10
 """How many tables that are left out are named."""
@@ -129,6 +129,10 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "waiting", Text(str(now["waiting"]), "yellow")
     if now.get("joining"):
         yield "joining", Text(f"{', '.join(now['joining'])}: when open transactions have ended", "yellow")
+    for table, found in now.get("failed_tables", {}).items():
+        at = f"up to {shown_position(now.get('source'), found['position'])}"
+        yield "set aside", Text(f"{table}, {found['reason']}, delivered {at}: {found['message']}", "red")
+        yield "", Text(f"dblog retry {table} takes it up again", "red")
     left_out = list(now.get("left_out", {}).items())
     for table, why in left_out[:MOST_LEFT_OUT]:
         yield "left out", Text(f"{table}: {why}", "yellow")

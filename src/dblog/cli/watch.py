@@ -37,12 +37,16 @@ LINES = {
     "chunk_selected": "chunk {chunk} of {table} for dump {dump}: {rows} rows in {seconds}",
     "row_dropped": "key {key} of {table} in chunk {chunk}: the log has a newer {op} at {lsn}",
     "chunk_emitted": "chunk {chunk} of {table} for dump {dump}: {rows} rows, {dropped} dropped",
+    "batch_planned": "up to {position}, {events} log events, {chunks} chunks",
     "offset_committed": "up to {position}, {events} log events",
     "dump_started": "dump {dump}",
     "dump_ended": "dump {dump} {state}{because}",
     "table_joins": "table {table} is followed and dumped{because}",
     "table_renamed": "table {table} is called {name} now",
     "table_left_out": "table {table} is left out{because}",
+    "table_set_aside": "table {table} is set aside: {message}",
+    "raw_value": "column {column} of table {table} has values that its type cannot hold",
+    "events_lost": "{events} events are not in the log: there were too many",
 }
 """The line for each kind of event, with its fields; `because` is its reason, `op` and `lsn` are of the newer event."""
 
@@ -52,6 +56,9 @@ STYLES = {
     "dump_ended": "cyan",
     "table_renamed": "yellow",
     "table_left_out": "yellow",
+    "table_set_aside": "red",
+    "raw_value": "yellow",
+    "events_lost": "yellow",
 }
 
 

@@ -7,12 +7,12 @@ are texts that only the database compares; this module only passes them on. A du
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any
 
+from dblog.core.boundaries import Boundaries, SmallTables
 from dblog.core.offset import NO_ROWS, Chunk, Cursor, Extent, Key, Taken
 from dblog.core.pace import Pace
 from dblog.core.schema import TableName
@@ -48,6 +48,8 @@ class Staged:
     """The schema the rows were read under."""
     failed: str | None = None
     """Why the chunk can never be read; None if it was read."""
+    about: Mapping[str, Any] | None = None
+    """If a value cannot be delivered: the facts about it (`SetAside.to_json`)."""
 
 
 @dataclass(frozen=True)
@@ -71,26 +73,6 @@ class Orders:
 
 
 _NO_ORDERS = Orders()
-
-
-class Boundaries(Protocol):
-    """A table's keys, asked of the database. Every method raises TableUnreadable when the table can never be read. The
-    abstract ones have no default (`sources.simple`)."""
-
-    def key(self, table: TableName) -> str:
-        """A text that identifies the table's primary key: its columns and their types."""
-        ...
-
-    @abstractmethod
-    def last_key(self, table: TableName) -> Key | None:
-        """The greatest primary key of the table, or None when it is empty."""
-        ...
-
-    @abstractmethod
-    def cuts(self, table: TableName, after: Key | None, upto: Key, rows: int, count: int) -> list[Key]:
-        """Up to `count` keys that cut `(after, upto]` into chunks of `rows` rows. The last key is `upto` itself if the
-        whole range is cut."""
-        ...
 
 
 def of_keys(dump: str, table: TableName, keys: Sequence[Key], key: str, pace: Pace) -> Cursor:
@@ -236,6 +218,8 @@ def next_round(
     runs = [
         i for i, c in enumerate(cursors) if c.failed is None and not set(c.dumps) <= orders.held and not orders.waits(c)
     ]
+    new = [cursors[i].table for i in runs if cursors[i].upto is None] if pace.budget else []
+    boundaries = SmallTables(boundaries, new, pace.LEAST_ROWS)
     sharing = max(1, len({cursors[i].dump for i in runs}))
     owner: dict[TableName, int | None] = {}  # the cursor whose ranges are read; None for an extent of `again`
     given: Counter[str] = Counter()  # chunks of each dump

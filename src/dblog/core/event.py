@@ -26,6 +26,8 @@ class Op(IntEnum):
     """A row of a dump: the state of the table, not a change."""
     truncate = 4
     """All rows of the table were removed; the event has no key."""
+    cascade = 5
+    """A foreign key acted on rows that the log does not name (`core.cascades`)."""
 
 
 @cache
@@ -50,7 +52,11 @@ CHANGE_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_committed_at", UTC_MICROS),
     pa.field("_unchanged", pa.list_(pa.string())),
 )
-"""Metadata of a change, before the table's columns. `_unchanged` is null if the log has every column."""
+"""Metadata of a change, before the table's columns. `_unchanged` is null if the log has every column. A batch in which
+some value does not fit its column's type has one more column, `_raw_values`, at its end."""
+
+RAW = "_raw_values"
+"""The database's text of values that their column's type cannot hold (`core.raw_values`)."""
 
 DELIVERED_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_lsn", pa.int64()),
@@ -60,6 +66,7 @@ DELIVERED_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_dump", pa.string()),
     pa.field("_schema", pa.string()),
     pa.field("_unchanged", pa.list_(pa.string())),
+    pa.field(RAW, pa.string()),
 )
 """Metadata at the end of every delivered row, typed or envelope."""
 

@@ -18,6 +18,11 @@ _BEFORE = r"(?:(?<!\w)|(?<=\\[nrt]))"
 """The start of a word: no letter before it, or an escaped line end."""
 
 
+def has_password(url: str) -> bool:
+    """Whether a text is a URL with a password."""
+    return _LOGIN.match(url) is not None
+
+
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
     """The text with `***` in place of each secret, as it is and as it is quoted in URLs, Python and JSON."""
     forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)

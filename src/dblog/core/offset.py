@@ -12,9 +12,11 @@
     emptied    tables that this batch empties at its end: they are gone, or have got other rows
     taken      the last dump request that has become cursors: none is taken twice
     tally      what the running dumps had delivered before this batch, for the status
+    aside      tables that are set aside after this offset: from which position on, and why (`core.set_aside`)
 
 Its size grows with the number of tables and of the chunks of a round, never with the number of rows. Long lists are
-written as compressed texts (`packing`), in offsets of version 2. Offsets of version 1 have only plain lists.
+written as compressed texts (`packing`), in offsets of version 2. Offsets of version 1 have only plain lists, those of
+version 3 have tables that are set aside.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from typing import Any
 
 from dblog.core.packing import packed, unpacked
 from dblog.core.schema import TableName
+from dblog.core.set_aside import SetAside
 from dblog.errors import PositionLost
 
-PLAIN_VERSION, VERSION = 1, 2
-"""The version of an offset without and with texts in place of long lists. An earlier dblog refuses the latter."""
+PLAIN_VERSION, VERSION, ASIDE_VERSION = 1, 2, 3
+"""The version of an offset without and with texts in place of long lists, and with tables that are set aside. A dblog
+that does not know a version refuses it: it would follow a table again that was set aside, without emptying it."""
 
 Key = tuple[str, ...]
 """A primary key as the database's own text of each column. Only the database compares or orders keys."""
@@ -150,6 +154,7 @@ class Offset:
     """None in an offset of a version that did not write it. Then the log of all captured tables is delivered."""
     emptied: Mapping[TableName, str] = field(default_factory=dict)
     """The schema of each emptied table, as the spool's text. A repeated batch must not ask the source for it again."""
+    aside: Mapping[TableName, SetAside] = field(default_factory=dict)
 
     @property
     def dumping(self) -> bool:
@@ -182,14 +187,17 @@ class Offset:
             data["emptied"] = [[*table, schema] for table, schema in self.emptied.items()]
         if any(isinstance(data.get(name), str) for name in _LISTS):
             data["v"] = VERSION
+        if self.aside:
+            data["v"] = ASIDE_VERSION
+            data["aside"] = [[*table, found.to_json()] for table, found in self.aside.items()]
         return data
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Offset:
         version = data.get("v")
-        if version not in (PLAIN_VERSION, VERSION):
+        if version not in (PLAIN_VERSION, VERSION, ASIDE_VERSION):
             raise PositionLost(
-                f"the checkpoint has an offset of version {version!r}; this dblog reads versions up to {VERSION}",
+                f"the checkpoint has an offset of version {version!r}; this dblog reads versions up to {ASIDE_VERSION}",
                 hint="run the dblog version that wrote the checkpoint, or start with a new checkpoint location",
             )
         return Offset(
@@ -204,6 +212,7 @@ class Offset:
             coordinate=data.get("place"),
             followed=_listed(data["followed"], _followed_from_json) if "followed" in data else None,
             emptied={TableName(*t): schema for *t, schema in data.get("emptied", ())},
+            aside={TableName(*t): SetAside.from_json(found) for *t, found in data.get("aside", ())},
         )
 
 

@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+NULL, TEXT, STOP = "null", "text", "stop"
+"""The rules for values that their column's type cannot hold (`core.value_rules`)."""
+
 
 class TableName(NamedTuple):
     """A table's qualified name, unquoted: `TableName("public", "orders")`."""
@@ -32,6 +35,8 @@ class Column:
     name: str
     type: str
     arrow: pa.DataType
+    rule: str = field(default=NULL, kw_only=True)
+    """What is delivered for a value that the Arrow type cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,14 @@ class TableSchema:
     key: tuple[str, ...]
     identity: str = field(default="", compare=False)
     """Identifies the table in the log under any name. Empty where the log knows tables by their names only."""
+    cascade: str = ""
+    """For the cascade events of a foreign key: the rules (`core.cascades`)."""
 
     @cached_property
     def version(self) -> str:
-        parts = [*self.table, *(f"{c.name}\0{c.type}\0{c.arrow}" for c in self.columns), *self.key]
+        columns = [(c.name, c.type, str(c.arrow), *(() if c.rule == NULL else (c.rule,))) for c in self.columns]
+        parts = [*self.table, *("\0".join(column) for column in columns), *self.key]
+        parts += [self.cascade] if self.cascade else []
         return hashlib.sha256("\1".join(parts).encode()).hexdigest()[:8]
 
     @cached_property
@@ -76,7 +85,12 @@ class TableSchema:
         lines += [
             f"column {n!r} changed from {mine[n].type} to {c.type}"
             for n, c in theirs.items()
-            if n in mine and (mine[n].type, mine[n].arrow) != (c.type, c.arrow)
+            if n in mine and (mine[n].type, mine[n].arrow) != (c.type, c.arrow) and mine[n].rule == c.rule
+        ]
+        lines += [
+            f"the rule for values of column {n!r} changed from {mine[n].rule} to {c.rule}"
+            for n, c in theirs.items()
+            if n in mine and mine[n].rule != c.rule
         ]
         if self.key != other.key:
             lines.append(f"the primary key changed from {self.key} to {other.key}")

@@ -22,11 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.dump import Boundaries, Orders, Staged, failed, next_round, ordered, read_again, repaired
-from dblog.core.event import Op
+from dblog.core.boundaries import Boundaries
+from dblog.core.dump import Orders, Staged, failed, next_round, ordered, read_again, repaired
+from dblog.core.event import RAW, Op
 from dblog.core.keys import key_columns, matches
 from dblog.core.offset import Chunk, Cursor, Key, Offset, Tally, pinned
 from dblog.core.pace import Pace
+from dblog.core.raw_values import read, with_raw, written
 from dblog.core.schema import TableName
 from dblog.errors import WatermarkError
 
@@ -182,7 +184,8 @@ def _left_out(changes: Sequence[pa.RecordBatch], key: Sequence[str], rows: pa.Ta
 def _filled(
     batch: pa.RecordBatch, key: Sequence[str], rows: Mapping[_Identity, _Row], left_out: Mapping[_Identity, set[str]]
 ) -> pa.RecordBatch:
-    """The batch with the values of the rows filled in. The filled columns are removed from `_unchanged`."""
+    """The batch with the values, and raw values, of the rows filled in. The filled columns are removed from
+    `_unchanged`."""
     fills: dict[str, dict[int, Any]] = {}
     incomplete = np.flatnonzero(pc.is_valid(batch.column("_unchanged")).to_numpy(zero_copy_only=False))
     changes = batch.select(["_unchanged", *key]).take(pa.array(incomplete)).to_pylist()
@@ -194,6 +197,10 @@ def _filled(
         if rescued:
             rest = [name for name in change["_unchanged"] if name not in rescued]
             fills.setdefault("_unchanged", {})[i] = rest or None
+            raw = {n: text for n, text in read(rows[k].get(RAW)).items() if n in rescued}
+            if raw:
+                batch = with_raw(batch)
+                fills.setdefault(RAW, {})[i] = written({**read(batch.column(RAW)[i].as_py()), **raw})
     for name, values in fills.items():
         at = batch.schema.get_field_index(name)
         batch = batch.set_column(at, batch.schema.field(at), _replaced(batch.column(at), values))

@@ -43,7 +43,7 @@ class Address(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One family of databases. `source` and `target` name code as "module:attribute"."""
+    """One family of databases. `source`, `target` and `state` name code as "module:attribute"."""
 
     name: str
     """The family's name for users."""
@@ -57,23 +57,27 @@ class Entry:
     """A `dblog.sources.family.Family`; None if the family cannot be a source."""
     target: str | None = None
     """A `dblog.sinks.sql.target.Target`, made from a URL; None if the sink `sql` cannot write to the family."""
+    state: str | None = None
+    """A `dblog.state.sql.dialect.Dialect`, made from a URL; None if the family cannot have the state store."""
 
 
 POSTGRES = Entry(
     "PostgreSQL",
     ("postgresql", "postgres"),
     "postgresql://user:password@host:5432/database",
-    options=("publication", "arrays", "catchUp"),
+    options=("publication", "arrays", "catchUp", "streamInProgress"),
     source="dblog.sources.postgres.family:FAMILY",
     target="dblog.sinks.sql.postgres:PostgresTarget",
+    state="dblog.state.sql.postgres:PostgresDialect",
 )
 MYSQL = Entry(
     "MySQL and MariaDB",
     ("mysql", "mariadb"),
     "mysql://user:password@host:3306/database",
-    options=("serverId", "dates"),
+    options=("serverId", "dates", "cascades"),
     source="dblog.sources.mysql.family:FAMILY",
     target="dblog.sinks.sql.mysql:MySQLTarget",
+    state="dblog.state.sql.mysql:MySQLDialect",
 )
 _ENTRIES: dict[str, Entry] = {scheme: entry for entry in (POSTGRES, MYSQL) for scheme in entry.schemes}
 """The entries by scheme: those of dblog, and those that `register` has added in this process."""

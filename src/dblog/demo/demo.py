@@ -3,16 +3,20 @@ stale."""
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import sys
 import tempfile
 import threading
 import time
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -27,6 +31,8 @@ from dblog.errors import ConfigError, DBLogError
 from dblog.spark.java import check_java
 from dblog.spark.local import local_spark, quiet
 
+LAKE_PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+"""The Python package that writes a lake; the extra that brings it has the name of the sink."""
 LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 120.0
 """How long the streams may make no progress before the demo gives up, in seconds."""
@@ -48,12 +54,15 @@ class Demo:
     verbose: bool = False
     sink: str = "parquet"
     """`parquet`, or a lake: `delta` or `iceberg`."""
+    serve: Callable[[str], AbstractContextManager[str]] | None = None
+    """Serves the page over the state store at a location, and gives its address. The shop then stays open until
+    Ctrl-C."""
 
 
 def run(demo: Demo, console: Console) -> Verdict:
     """Run the demo and compare the result with the source. Removes all its files, also after an error."""
     check_java()
-    database = DATABASES[demo.source]()
+    database = _database(demo)
     _check_keep(demo.keep)
     with ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
@@ -64,6 +73,20 @@ def run(demo: Demo, console: Console) -> Verdict:
             return _run(demo, Board(console), database, work, stack)
         finally:
             _ignore_interrupts()  # the clean-up takes a moment and must be complete
+
+
+def _database(demo: Demo) -> Database:
+    """The database of the demo. Raises ConfigError if it is not installed; the hint then has the packages of the sink
+    too, if they are missing."""
+    try:
+        return DATABASES[demo.source]()
+    except ConfigError as error:
+        package = LAKE_PACKAGES.get(demo.sink)
+        if package is None or find_spec(package) is not None or error.hint is None:
+            raise
+        both = f"pip install 'dblog[demo,{demo.sink}]'"
+        hint = both if "dblog[demo]" in error.hint else f"{error.hint}; and pip install 'dblog[{demo.sink}]'"
+        raise ConfigError(f"{error.message}, and the sink {demo.sink!r} needs {package}", hint=hint) from None
 
 
 def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitStack) -> Verdict:
@@ -85,11 +108,18 @@ def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitSt
         stack.callback(stream.stop)
         return stream
 
+    seconds, stop = demo.seconds, threading.Event()
+    if demo.serve is not None:
+        address = stack.enter_context(demo.serve(str(work / "state.db")))
+        board.say(f"   look at it: {address} (Ctrl-C closes the shop)", "bold")
+        seconds = math.inf
+        stack.enter_context(_closed_by_interrupt(stop))
+        _open_browser(address)
     watched = output.watched(shop)
     with board.watch(watched) as watch:
-        delivery = _Delivery(shop, end, watch)
+        delivery = _Delivery(shop, end, watch, stop)
         starts = [partial(start, table) for table in watched]
-        delivered = delivery.wait(starts, demo.seconds, take_stock=output.has_versions)
+        delivered = delivery.wait(starts, seconds, take_stock=output.has_versions)
     with board.step("comparing the result with the source") as step:
         found = output.examine(spark, shop, delivered, delivery.stock)
         step.text = found.told
@@ -98,6 +128,8 @@ def _run(demo: Demo, board: Board, database: Database, work: Path, stack: ExitSt
             board.say(f"   {line}")
     elif output.has_versions:
         board.say("   the lake is removed; --keep DIR keeps it, and shows how to query it")
+    if demo.serve is None:
+        board.say("   to see it at work in a browser: dblog demo --ui")
     return _verdict(board, found, sum(p.dropped for p in delivered.values()))
 
 
@@ -119,8 +151,10 @@ def _start(demo: Demo, database: Database, work: Path, stack: ExitStack) -> tupl
 class _Delivery:
     """Watches the streams until they have delivered everything."""
 
-    def __init__(self, shop: Shop, end: LogEnd, watch: Watch) -> None:
+    def __init__(self, shop: Shop, end: LogEnd, watch: Watch, stop: threading.Event) -> None:
+        """`stop` closes the shop before its time."""
         self._shop = shop
+        self._stop = stop
         self._streams: list[DemoStream] = []
         self._end = end
         self._watch = watch
@@ -141,10 +175,7 @@ class _Delivery:
             self._until(self._dumped, lambda: "the shop is open, and the dump goes on")
             self.stock = self._take_stock()
             closing = max(closing, time.monotonic() + seconds * AFTER_STOCK)
-        self._until(
-            lambda: time.monotonic() >= closing,
-            lambda: f"the shop is open for {max(0, closing - time.monotonic()):.0f} s more",
-        )
+        self._until(lambda: time.monotonic() >= closing or self._stop.is_set(), lambda: _open_for(closing))
         self._close("closed")
         self._watch.show(
             "closed; every change is delivered", self._progress, dict.fromkeys(self._progress, 0.0), last=True
@@ -197,6 +228,12 @@ class _Delivery:
             time.sleep(LOOK_SECONDS)
 
 
+def _open_for(closing: float) -> str:
+    if math.isinf(closing):
+        return "the shop is open; Ctrl-C closes it"
+    return f"the shop is open for {max(0, closing - time.monotonic()):.0f} s more"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The result of the comparison with the source."""
@@ -241,6 +278,31 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _closed_by_interrupt(stop: threading.Event) -> Iterator[None]:
+    """Let the first Ctrl-C set `stop`; a second one ends the demo."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def close(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, close)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _open_browser(address: str) -> None:
+    """Open the page if there is a desktop: elsewhere Python might start a browser of the terminal."""
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
+        webbrowser.open(address)
 
 
 def _ignore_interrupts() -> None:

@@ -14,6 +14,7 @@ All problems are reported at once, each with its key, its value and what is allo
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dblog.core.hints import in_file
+from dblog.core.masking import has_password
 from dblog.core.names import parse_patterns
 from dblog.core.settings import Setting, check_settings, nearest
 from dblog.core.throttle import read_settings as read_throttle
@@ -45,6 +48,8 @@ class SinkConfig:
     maker: type[Sink]
     settings: Mapping[str, Any]
     routes: tuple[Route, ...]
+    values: str | None = None
+    """The option `values` of the sink's stream; None if no table has rules of its own."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Config:
     alone: bool
     """Whether the pipeline has only one sink. Sinks that are not enabled count too."""
     secrets: tuple[str, ...]
+    read_token: str | None = None
     restarts: int = RESTARTS
     """How often a failed stream is restarted within ten minutes, at most."""
     unready_after: float = UNREADY_SECONDS
@@ -136,15 +142,14 @@ class _File:
             folder=self._folder(pipeline["folder"] or f"{self._path.stem}.dblog"),
             spool=self._absolute(pipeline["spool"]),
             every=pipeline["every"],
-            state=pipeline["state"] if pipeline["state"] == "off" else self._absolute(pipeline["state"]),
+            state=self._state(pipeline["state"]),
             http=pipeline["http"],
             token=pipeline["token"],
+            read_token=pipeline["read_token"],
             throttle=throttle,
             source=source,
             sinks=tuple(
-                SinkConfig(
-                    s["name"], s["type"], s["maker"], s["settings"], tuple(r for r, of in routes if s["name"] in of)
-                )
+                _sink(s, tuple(r for r, of in routes if s["name"] in of), source["values"])
                 for s in sinks
                 if s["enabled"]
             ),
@@ -171,14 +176,15 @@ class _File:
                 self._wrong(
                     f"source.options has no option {name!r}", nearest(name, mine) + "the options are " + ", ".join(mine)
                 )
-        given = {name: str(values[name]) for name in ("tables", *OF_SOURCE) if name in values}
+        given = {name: str(values[name]) for name in ("tables", "values", *OF_SOURCE) if values.get(name) is not None}
         try:
             password = values.get("password")
             url = values["url"] if password is None else with_password(values["url"], password)
+            given["onTableError"] = str(values.get("on_table_error", "set-aside"))
             options = {"url": Secret(url), **given, **values["options"]}
             return options, None if self._problems else read_options(options)
         except ConfigError as error:
-            self._wrong(f"source: {error.message}", error.hint)
+            self._wrong(f"source: {error.message}", error.hint and in_file(error.hint))
             return {}, None
 
     def _objects(self) -> ObjectStorage:
@@ -300,6 +306,13 @@ class _File:
     def _absolute(self, path: str | None) -> str | None:
         return path if path is None or "://" in path else str(self._beside / Path(path).expanduser())
 
+    def _state(self, location: str | None) -> str | None:
+        """The state store's location; a secret only if it has a password."""
+        if location is None or has_password(location):
+            return location
+        self._secrets = [secret for secret in self._secrets if secret != location]
+        return str(location) if location == "off" else self._absolute(str(location))
+
     def _wrong(self, what: str, hint: str | None) -> None:
         self._problems.append(ConfigError(what, hint=hint))
 
@@ -308,6 +321,23 @@ class _File:
             return ConfigError(f"{self._path}: {self._problems[0].message}", hint=self._problems[0].hint)
         lines = [f"- {p.message}" + (f"\n  {p.hint}" if p.hint else "") for p in self._problems]
         return ConfigError("\n".join([f"{self._path} has {len(lines)} problems:", *lines]))
+
+
+def _sink(given: Mapping[str, Any], routes: tuple[Route, ...], rest: str) -> SinkConfig:
+    values = _values(routes, rest)
+    return SinkConfig(given["name"], given["type"], given["maker"], given["settings"], routes, values)
+
+
+def _values(routes: Sequence[Route], rest: str) -> str | None:
+    """The option `values` of a stream with these routes. The first route that matches a table counts, also without
+    rules; `rest` is the rule of all other columns."""
+    if not any(route.values for route in routes):
+        return None
+    rules: dict[str, Any] = {}
+    for route in routes:
+        given = route.values or rest
+        rules.setdefault(route.pattern.text, given if isinstance(given, str) else {"*": rest, **given})
+    return json.dumps({**rules, "*.*": rest})
 
 
 def _secrets(value: Any) -> list[str]:

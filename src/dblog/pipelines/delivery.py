@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
+from dblog.capture.spool import Spool
 from dblog.errors import SinkUnreachable
+from dblog.pipelines.cascades import cascades_of, unchanged_tables
+from dblog.pipelines.quarantine import Quarantine
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.route import Route
 from dblog.sinks.routed import routed
@@ -42,14 +45,16 @@ class Delivery:
         options: Mapping[str, str],
         routes: Sequence[Route] = (),
         away: Callable[[str], None] = lambda reason: None,
+        quarantine: Quarantine | None = None,
     ) -> None:
-        """`away` is called each time the sink cannot be reached."""
+        """`away` is called each time the sink cannot be reached. `quarantine` keeps raw values."""
         read = read_options(options)
         self._spark = spark
         self._sink = sink
         self._options = dict(options)
         self._routes = routes
         self._away = away
+        self._quarantine = quarantine
         self._spool = read.open_spool()
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
@@ -67,8 +72,12 @@ class Delivery:
             batch = self._batch(number, files, work)
             if batch.tables:
                 self._write(batch)
-        noted = [self._spool.noted(w.chunk.id) for w in work if isinstance(w, Emit)]
-        self._given += sum(n["rows"] for n in noted if n is not None)
+            noted = [(w.chunk.table, self._spool.noted(w.chunk.id) or {}) for w in work if isinstance(w, Emit)]
+            raw = {f.table for w in work if isinstance(w, Log) for f in w.window.files if f.raw}
+            raw |= {table for table, note in noted if note.get("raw")}
+            if raw and self._quarantine is not None:
+                self._quarantine.keep(batch, raw)
+        self._given += sum(note.get("rows", 0) for _, note in noted)
         self.rows[number] = self._given
         self.rows.pop(number - REMEMBERED, None)
 
@@ -81,8 +90,7 @@ class Delivery:
 
     def _batch(self, number: int, files: RangeFiles, work: Sequence[Work]) -> Batch:
         ranges = ranges_of(self._spark, files, work, before=self._before, tasks=self._tasks, schemas=self._schemas)
-        position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
-        return Batch(number, position, tuple(routed(_table(r), self._routes) for r in ranges))
+        return batch_of(number, ranges, work, self._spool, self._routes, before=self._before)
 
     def _write(self, batch: Batch) -> None:
         self.begun = True
@@ -99,6 +107,23 @@ class Delivery:
                 if self._stopped.wait(delay):
                     raise
                 delay = min(2 * delay, LAST_DELAY)
+
+
+def batch_of(
+    number: int,
+    ranges: Sequence[TableRange],
+    work: Sequence[Work],
+    spool: Spool,
+    routes: Sequence[Route] = (),
+    *,
+    before: bool,
+) -> Batch:
+    """The batch that a sink gets, after its routes."""
+    position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
+    tables = [_table(r) for r in ranges if not r.schema.cascade]
+    cascades = cascades_of(ranges, routes)
+    tables += unchanged_tables(spool, cascades, {t.source for t in tables}, before=before)
+    return Batch(number, position, tuple(routed(t, routes) for t in tables), cascades)
 
 
 def _table(found: TableRange) -> TableBatch:

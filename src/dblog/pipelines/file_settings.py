@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dblog.core.settings import Kind, Setting, flag, mapping, matching, number, text, texts
+from dblog.core.schema import NULL
+from dblog.core.settings import Kind, Setting, choice, flag, mapping, matching, number, text, texts
+from dblog.core.value_rules import COLUMNS, RULES
 from dblog.sinks.route import MASKS
 from dblog.spark.options import OPTIONS
 from dblog.state.pipeline import UNREADY_SECONDS
@@ -21,6 +23,9 @@ ELSEWHERE = {
     "dump": "source.dump",
     "watermark": "source.watermark",
     "unsuitable": "source.unsuitable",
+    "ontableerror": "source.on_table_error",
+    "cascades": "source.cascades",
+    "values": "source.values, or values in [[table]]",
     "columns": "include in [[table]]",
     "slot": "pipeline.name",
     "pipeline": "pipeline.name",
@@ -39,7 +44,7 @@ OF_SPARK = {
 """Settings of Spark that a file cannot set in `spark.settings`, and what to do instead."""
 
 
-OF_SOURCE = ("dump", "watermark", "unsuitable")
+OF_SOURCE = ("dump", "watermark", "unsuitable", "cascades")
 """Options of the Spark source that are settings of [source] themselves."""
 
 
@@ -107,6 +112,13 @@ SOURCE = (
     Setting("password", "the password of the URL's user", text(), default=None, secret=True),
     Setting("tables", "which tables to follow", _tables()),
     *(option for option in OPTIONS if option.name in OF_SOURCE),
+    Setting(
+        "on_table_error",
+        "what happens when one table fails: it is set aside and the others go on, or the stream stops",
+        choice("set-aside", "stop"),
+        "set-aside",
+    ),
+    Setting("values", "what is delivered for a value that its column's type cannot hold", choice(*RULES), NULL),
     Setting("options", "other options of the Spark source", _scalars(), default={}),
 )
 PIPELINE = (
@@ -128,10 +140,17 @@ PIPELINE = (
         number(0.0, 86_400.0),
         default=UNREADY_SECONDS,
     ),
-    Setting("state", "the state store", text("a file or off"), default=None),
+    Setting(
+        "state",
+        "the state store",
+        text("a file, zookeeper://hosts/path, postgresql://..., mysql://... or off"),
+        default=None,
+        secret=True,
+    ),
     Setting("private", "false: other users may read the output, if the umask allows it", flag(), default=True),
     Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
     Setting("token", "the HTTP API's token", text(), default=None, secret=True),
+    Setting("read_token", "a token with which clients of the HTTP API only read", text(), default=None, secret=True),
 )
 SPARK = (
     Setting(
@@ -149,6 +168,7 @@ TABLE = (
     Setting("exclude", "all columns except these", texts(), default=()),
     Setting("rename", "new names of columns", mapping(), default={}),
     Setting("mask", "columns whose values are hidden", _masks(), default={}),
+    Setting("values", "what is delivered for a value that its column's type cannot hold", COLUMNS, default=None),
     Setting("where", "only rows that meet this, in Spark's SQL", text("a condition"), default=None),
     Setting("sinks", "the sinks that this applies to; default: all", texts("a list of sinks' names"), default=None),
 )

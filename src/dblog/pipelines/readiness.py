@@ -11,7 +11,7 @@ The checks change nothing and do not start Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dblog.control.installed import check_installed
 from dblog.core.names import select_tables
@@ -119,6 +119,13 @@ def _check_stream(stream: Stream) -> StreamFindings:
     resumes, followed = stream.resumes, None if stream.resumes is None else stream.resumes.tables
     with stream.read.family.preflight(stream.read.of_source, followed=followed) as there:
         problems = [*there.problems(), *_unfit_names(stream)]
+    if resumes is not None and stream.read.settings.set_aside:
+        # these tables are set aside, or will be
+        mine = {*resumes.tables, *resumes.aside}
+        problems = [
+            replace(p, fatal=False, left_out=True) if p.fatal and not p.lost and p.table in mine else p
+            for p in problems
+        ]
     if resumes is not None and resumes.position is not None and not any(p.lost for p in problems):
         try:
             stream.read.source.check_position(resumes.position, resumes.coordinate)

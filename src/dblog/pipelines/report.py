@@ -50,6 +50,7 @@ class Report:
         self.restarts = 0
         self.now = Doing()
         self._facts: Mapping[str, str] = {}
+        self._spark_ui: str | None = None
 
     def start(self) -> None:
         if self._location != "off":
@@ -78,6 +79,12 @@ class Report:
         """What the sink says about itself after a batch. Written if it has changed."""
         if facts != self._facts:
             self._facts = facts
+            self._news.set()
+
+    def spark_at(self, address: str | None) -> None:
+        """The address of Spark's own page; None if there is none."""
+        if address is not None:
+            self._spark_ui = address
             self._news.set()
 
     def end(self, error: str | None) -> None:
@@ -117,6 +124,8 @@ class Report:
             now = {**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after}
             if self._facts:
                 now["sink"] = self._facts
+            if self._spark_ui is not None:
+                now["spark_ui"] = self._spark_ui
             pipeline.deliver(now if ending is None else {**now, "failed": ending[0]})
             if ending is not None:
                 pipeline.ended(*ending)

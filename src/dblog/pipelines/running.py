@@ -16,10 +16,13 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from dblog.core.hints import as_flags, in_file
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, NotFound, SinkError, SinkUnreachable
+from dblog.pipelines.cascades import cascade_option
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
+from dblog.pipelines.quarantine import Quarantine
 from dblog.pipelines.reached import Reached, reached_by
 from dblog.pipelines.report import Report, facts_of
 from dblog.pipelines.restart import Restarts, may_pass
@@ -62,7 +65,9 @@ class Stream:
         self.sink = self._make_sink()
         self.options = {
             **config.source,
-            **_max_delay(config),
+            **({} if sink.values is None else {"values": sink.values}),
+            **_batch_times(config),
+            **cascade_option(config.source, [s.maker for s in config.sinks]),
             "slot": config.slot or self.name,
             "pipeline": self.name,
             "spool": f"{config.spool}/{sink.name}" if config.spool else self.folder.spool,
@@ -75,7 +80,6 @@ class Stream:
         self.resumes: Offset | None = self.folder.resume_offset()
         """The offset from which the stream continues; None for a new stream."""
         self.error: DBLogError | None = None
-        self._every = config.every
         self._hidden = hiding(config.secrets)
         self._told, self._warned = told, warned
         self._restarts = config.restarts
@@ -189,6 +193,7 @@ class Stream:
         try:
             # the jobs of several streams take turns, so that a slow one does not delay the others
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            self.report.spark_at(spark.sparkContext.uiWebUrl)
             while (error := self._failed(spark, once)) is not None and not self._stopping.is_set():
                 if isinstance(error, JVM_GONE) and jvm_ended(spark):
                     self.error = DBLogError("Spark's JVM has ended", hint="dblog run --verbose shows what it says")
@@ -236,7 +241,8 @@ class Stream:
         if not self._open(spark):
             return
         self.report.sink_says(self.facts())
-        self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away)
+        quarantine = Quarantine(self.folder)
+        self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away, quarantine)
         with _STARTING:
             query = self._query = self._started(spark, once)
             self._settle(query)
@@ -277,7 +283,7 @@ class Stream:
         writer = rows.writeStream.foreachBatch(self._take).queryName(self.name)
         writer = writer.option("checkpointLocation", self.folder.checkpoint)
         if not once:
-            writer = writer.trigger(processingTime=f"{round(self._every * 1000)} milliseconds")
+            writer = writer.trigger(processingTime="0 seconds")  # the source waits, but not while a dump runs
         return writer.start()
 
     def _settle(self, query: StreamingQuery) -> None:
@@ -358,7 +364,8 @@ class Stream:
         """The error for the user: a DBLogError without secrets."""
         error = plain(error)
         if isinstance(error, DBLogError):
-            return type(error)(self._hidden(error.message), hint=error.hint and self._hidden(error.hint))
+            hint = error.hint and (in_file if self._own_slot else as_flags)(error.hint)
+            return type(error)(self._hidden(error.message), hint=hint and self._hidden(hint))
         what = self._hidden(f"{type(error).__name__}: {error}")
         return SinkError(f"sink {self.sink_name!r} failed: {what}", hint="dblog run --verbose shows more")
 
@@ -373,12 +380,15 @@ def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[S
     return [Stream(config, sink, told, warned or told) for sink in config.sinks]
 
 
-def _max_delay(config: Config) -> dict[str, str]:
-    """The option that lets a round of a dump fill the time between two triggers, unless the user has set it: a change
-    waits for the rest of one such batch, and for the next."""
-    if config.every <= 0 or any(name.lower() == "maxdelayseconds" for name in config.source):
+def _batch_times(config: Config) -> dict[str, str]:
+    """The options that say when batches run and how long they may take, unless the user has set them. A batch with a
+    round may take as long as there is between two batches without one: a change waits for the rest of one such batch,
+    and for the next."""
+    if config.every <= 0:
         return {}
-    return {"maxDelaySeconds": str(min(max(2 * config.every, 0.01), 3600.0))}
+    computed = {"batchSeconds": config.every, "maxDelaySeconds": min(max(2 * config.every, 0.01), 3600.0)}
+    given = {name.lower() for name in config.source}
+    return {name: str(value) for name, value in computed.items() if name.lower() not in given}
 
 
 def _stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:

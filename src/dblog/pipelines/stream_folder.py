@@ -2,6 +2,7 @@
 
     stream        the name of the stream
     checkpoint/   Spark's: the offsets of batches that are planned, and which of them are committed
+    quarantine/   raw values (`dblog.pipelines.quarantine`)
     spool/
 
 It is a path, or a URI of storage that Arrow and Spark can open.
@@ -87,6 +88,19 @@ class StreamFolder:
     @cached_property
     def _opened(self) -> tuple[pafs.FileSystem, str]:
         return self._objects.arrow_filesystem(self.uri)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the folder. It is complete or not there. Raises ConfigError."""
+        with self._reached("write"):
+            files, root = self._opened
+            if is_on_s3(files):  # shows only whole files
+                with files.open_output_stream(f"{root}/{name}") as stream:
+                    stream.write(text.encode())
+                return
+            files.create_dir(f"{root}/{name}".rpartition("/")[0], recursive=True)
+            with files.open_output_stream(f"{root}/{name}.new") as stream:
+                stream.write(text.encode())
+            files.move(f"{root}/{name}.new", f"{root}/{name}")
 
     def _read(self, name: str) -> str | None:
         try:

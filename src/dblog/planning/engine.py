@@ -29,6 +29,7 @@ from dblog.capture.segments import Limit
 from dblog.capture.spool import LogFile, Segments, Spool, schema_from_text
 from dblog.core.event import EMPTIED_SEQ, truncation
 from dblog.core.offset import Offset
+from dblog.core.schema import TableName
 from dblog.errors import ConnectionLost, SourceError, SpoolError
 from dblog.planning.planner import Planner
 from dblog.planning.retry import retrying
@@ -40,6 +41,9 @@ from dblog.work.handover import NO_ROWS, write_ranges
 from dblog.work.tasks import Emit, Log, Select, Window
 
 _T = TypeVar("_T")
+
+REST_SECONDS = 5.0
+"""How long a stream with `batch_seconds` looks for work before it answers that there is none, in seconds, at most."""
 
 SPOOL_SECONDS = 5.0
 """How often the spool's size is measured, in seconds."""
@@ -106,6 +110,8 @@ class Engine:
             self._target = self._retrying(self._source.latest)
         self._position = start.position
         self._planner.deliveries.delivered(start)
+        # each answer costs Spark 20 ms of processor time, so a stream that need not answer at once answers seldom
+        until = self._effects.monotonic() + min(self._settings.batch_seconds, REST_SECONDS)
         while True:
             end = self._planner.plan(start, capture, limit, self._target)
             if end is None:
@@ -114,7 +120,7 @@ class Engine:
                 self._spool.keep_batch(self._name(start, end), _log_files(capture, start, end))
                 self._removal.planned(start, end)
                 return end
-            if self._target is None:
+            if self._target is None and self._effects.monotonic() >= until:
                 return start
 
     def batch(self, start: Offset, end: Offset) -> list[Log | Emit | Select]:
@@ -122,7 +128,8 @@ class Engine:
         self._removal.planned(start, end)
         work: list[Log | Emit | Select] = []
         if start.position is not None and end.position is not None and start != end:
-            window = Window(start.position, end.position, self._segments(start, end))
+            ends = tuple((t, found.position) for t, found in end.aside.items() if t not in start.aside)
+            window = Window(start.position, end.position, self._segments(start, end), ends)
             if end.emptied:
                 window = replace(window, segments=(*window.segments, self._emptied(end, end.position)))
             self._check({f.version for f in window.files})
@@ -187,7 +194,7 @@ class Engine:
             try:
                 self._health = self._source.health()
             except ConnectionLost as error:
-                capture.reconnect(error.message)
+                capture.reconnect(f"the server ends sessions: {error.message}")
             except SourceError:
                 pass  # planning will raise the error
         # 2.
@@ -211,6 +218,9 @@ class Engine:
             status["waiting"] = self._held_up
         capture, position = self._capture, self._position
         if capture is not None:
+            for table, counted in capture.operations().items():
+                if table in status["tables"]:
+                    status["tables"][table]["operations"] = counted
             since = capture.waiting_since(position)
             status |= {
                 "position": position,
@@ -302,13 +312,22 @@ class Engine:
 
     def _prepare(self, *offsets: Offset) -> None:
         """Check the source, and decode the log for the tables that are followed at these offsets, the earliest first. A
-        new stream has no offsets."""
+        new stream has no offsets. A table that cannot be followed any more is checked by the first survey, if it can be
+        set aside. A table that was set aside and joins at the last offset is decoded from there on."""
         wait = Wait(self._settings.patience, self._hold_up, self._stopped)
         known = {t: f for offset in reversed(offsets) for t, f in (offset.followed or {}).items()}
-        followed = {*offsets[0].tables, *known} if offsets else None
-        self._retrying(lambda: self._source.prepare(followed=followed, wait=wait))
+        followed, aside = None, set[TableName]()
+        if offsets:
+            aside = set(offsets[-1].aside)
+            followed = {*offsets[0].tables, *known} - aside
+            if self._settings.set_aside:
+                aside |= self._retrying(lambda: self._source.unfit(followed)).keys()
+                followed -= aside
+        self._retrying(lambda: self._source.prepare(followed=followed, aside=aside, wait=wait))
         if known:
             self._retrying(lambda: self._source.follow(known))
+        if anew := {t: f for t, f in known.items() if t in offsets[0].aside}:
+            self._retrying(lambda: self._source.follow(anew, since=offsets[-1].position))
 
     def _follow(self, at: Offset) -> None:
         assert at.position is not None

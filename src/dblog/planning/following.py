@@ -5,7 +5,9 @@ At intervals, and when the log shows another definition, the source reports the 
     a new table        joins: it is published, then followed and dumped from an offset on
     a replaced table   joins too: the batch of that offset ends by emptying it
     a dropped table    is emptied
-    a renamed table    stops the stream, or is followed further under its old name
+    a renamed table    is followed further under its old name, or is unfit
+    an unfit table     is set aside, or stops the stream (`planning.set_aside`)
+    a table set aside  joins again when somebody asks for it: the log is opened anew, then it is as if it were replaced
 
 A table joins at an offset after its admission to the log, when all transactions that were running at the admission have
 ended: the log may lack their earlier changes, so the dump must see them.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,10 @@ LOCKED_SECONDS = 5.0
 
 STAYS = "it was dropped while the stream was stopped: its delivered rows stay until a table has its name again"
 """Why a dropped table is not emptied yet. A truncate needs the table's schema, and this life does not know it."""
+
+
+Failure = tuple[TableName, tuple[int, float]]
+"""A table that is set aside, and which failure of it (`SetAside.id`)."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,12 @@ class Following:
         """The number of surveys in this life."""
         self.left_out: dict[TableName, str] = {}
         """Tables that match the patterns but are not followed, and why."""
+        self.unfit: dict[TableName, SourceError] = {}
+        """Followed tables that cannot be followed any more, as the last survey has found."""
+        self.refused: dict[Failure, str] = {}
+        """Tables that are set aside, are to be taken up again, and still cannot be followed; and why."""
+        self._openings: dict[Failure, int] = {}
+        """By table that is to be taken up again: how often the log had been opened before."""
 
     def followed(self, start: Offset) -> Mapping[TableName, Followed]:
         """The tables that are followed after the offset. An offset of an earlier version does not have them: then they
@@ -117,11 +129,13 @@ class Following:
 
     # -- surveys ---------------------------------------------------------------------------------------------
 
-    def look(self, start: Offset, capture: Capture) -> None:
-        """Survey the tables, if it is time. Raises PreconditionFailed if the stream cannot continue."""
+    def look(self, start: Offset, capture: Capture, wanted: Set[Failure] = frozenset()) -> None:
+        """Survey the tables, if it is time. `wanted` are tables that are set aside and are to be taken up again."""
         now, known = self._effects.monotonic(), self.followed(start)
         self._joining = {t: join for t, join in self._joining.items() if known.get(t) != join.known}
-        if self._looked is not None:
+        opened = self._reopened(capture, wanted)
+        again = frozenset(table for table, _ in opened)
+        if self._looked is not None and all(t in self._joining or (t, i) in self.refused for t, i in opened):
             hurry = capture.redefined.is_set() or (bool(self._away) and not self._goes_on)
             if now - self._looked <= (min(AGAIN_SECONDS, self._seconds) if hurry else self._seconds):
                 return
@@ -129,6 +143,7 @@ class Following:
         known, first = self.followed(start), self._looked is None
         self._looked = self._effects.monotonic()
         self.looks += 1
+        self.unfit = dict(survey.unfit)
         self._see_names(start, survey)
         waits = {t for t in survey.gone if not self._knows(t)}
         self._seen = _Seen(
@@ -137,7 +152,21 @@ class Following:
             (survey.gone - waits) | {t for t, now in survey.away.items() if now in known},
             frozenset(t for t in known if t not in survey.tables and t not in survey.away and t not in survey.gone),
         )
-        self._admit(known, survey, waits, first=first)
+        self.refused = {
+            (t, i): survey.left_out.get(t, "it does not exist") for t, i in opened if t not in survey.tables
+        }
+        out = start.aside.keys() - again
+        self._admit(known, _without(survey, out), waits, again & survey.tables.keys(), first=first)
+
+    def _reopened(self, capture: Capture, wanted: Set[Failure]) -> list[Failure]:
+        """Those of the tables for which the log was opened anew. Only then the source describes them anew: a definition
+        that it refused may have been corrected."""
+        self.refused = {failure: why for failure, why in self.refused.items() if failure in wanted}
+        self._openings = {failure: number for failure, number in self._openings.items() if failure in wanted}
+        if new := wanted - self._openings.keys():
+            self._openings |= dict.fromkeys(new, capture.openings)
+            capture.reconnect("tables are taken up again: " + ", ".join(sorted(str(table) for table, _ in new)))
+        return [failure for failure, number in self._openings.items() if capture.openings > number]
 
     def _survey(self, start: Offset, capture: Capture) -> Survey:
         """Survey the tables now. If that fails, `capture.redefined` stays set, so that the next survey does not wait
@@ -163,7 +192,7 @@ class Following:
         self._earlier = {t: f for t, f in survey.tables.items() if t in before}
 
     def _see_names(self, start: Offset, survey: Survey) -> None:
-        """Follow renamed tables further, or stop the stream."""
+        """Follow renamed tables further; otherwise they are unfit."""
         self._away = {t: since for t, since in self._away.items() if t in survey.away}
         for table, now in survey.away.items():
             if table not in self._away:
@@ -174,7 +203,7 @@ class Following:
                 continue
             if self._effects.monotonic() - self._away[table] >= AWAY_SECONDS:
                 why = " and its dump has not ended" if self._goes_on else ""
-                raise PreconditionFailed(
+                self.unfit[table] = PreconditionFailed(
                     f"table {table} was renamed to {now}{why}",
                     hint=f"rename it back and start the stream again: it then continues; or set the option renamed to "
                     f"follow, which delivers the changes of {now} as those of {table} (after its dump has ended); "
@@ -182,9 +211,16 @@ class Following:
                 )
 
     def _admit(
-        self, known: Mapping[TableName, Followed], survey: Survey, waits: Set[TableName], *, first: bool
+        self,
+        known: Mapping[TableName, Followed],
+        survey: Survey,
+        waits: Set[TableName],
+        again: Set[TableName],
+        *,
+        first: bool,
     ) -> None:
-        """Let new and replaced tables join. Report dropped tables that cannot be emptied yet."""
+        """Let new and replaced tables join, and those that are taken up again. Report dropped tables that cannot be
+        emptied yet."""
         away = {known[t].identity for t in survey.away}
         new = [t for t, f in survey.tables.items() if t not in known and (not f.identity or f.identity not in away)]
         left_out = {
@@ -193,9 +229,9 @@ class Following:
         }
         left_out |= {t: why for t, why in self.left_out.items() if why == STAYS and t not in survey.tables}
         if not self._takes_new and not first:
-            later = [t for t in new if t not in self._joining]
+            later = [t for t in new if t not in self._joining and t not in again]
             left_out |= dict.fromkeys(later, "it was created while the stream runs, and newTables is tell: start again")
-            new = [t for t in new if t in self._joining]
+            new = [t for t in new if t in self._joining or t in again]
         told = {t: why for t, why in left_out.items() if self.left_out.get(t) != why}
         for table, why in told.items():
             self._tell("table_left_out", table=str(table), reason=why)
@@ -203,11 +239,16 @@ class Following:
             log.warning("not followed (%d): %s; dblog status says why", len(told), shortened(list(map(str, told))))
         self.left_out = left_out
         wanted = {**dict.fromkeys(new, "it is new"), **survey.replaced}
+        wanted |= {t: "it was set aside and is taken up again" for t in wanted if t in again}
         self._joining = {t: join for t, join in self._joining.items() if t in wanted and join.known == survey.tables[t]}
         join = {t: why for t, why in wanted.items() if t not in self._joining}
         if not (join or self._seen.gone & known.keys()) or self._effects.monotonic() < self._locked_until:
             return
         try:
+            # what failed before a table joins does not concern it
+            failed = again | (self._source.failures().keys() - known.keys())
+            if anew := {t: survey.tables[t] for t in join if t in failed}:
+                self._source.follow(anew, since=self._source.latest())
             admission = self._source.admit(tuple(join))
         except TableLocked:
             self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
@@ -228,8 +269,12 @@ class Following:
     # -- the next offset -------------------------------------------------------------------------------------
 
     def pending(self, start: Offset) -> bool:
-        """Whether some later offset will change what is followed."""
-        return bool(self._joining) or bool(self._seen.gone & self.followed(start).keys())
+        """Whether some later offset will change what is followed. A table that is emptied first needs a later position,
+        which may never come if the stream writes no watermarks."""
+        emptied = {*self.followed(start), *start.aside}
+        waits = {*self._joining, *(table for table, _ in self._openings.keys() - self.refused.keys())}
+        waits -= set() if self._source.writes else emptied
+        return bool(waits) or bool(self._seen.gone & self.followed(start).keys())
 
     def due(self, start: Offset, position: int) -> bool:
         """Whether an offset at this position would change what is followed."""
@@ -249,8 +294,9 @@ class Following:
             del followed[table]
         replaced = []
         for table, join in self._joining.items():
-            if (moves or table not in before) and self._is_ready(join, start, position):
-                replaced += [table] if table in followed else []
+            anew = table in before or table in start.aside
+            if (moves or not anew) and self._is_ready(join, start, position):
+                replaced += [table] if anew else []
                 followed[table] = join.known
         forgotten = frozenset(t for t in before if t not in followed)
         return Change(followed, (*gone, *replaced), tuple(replaced), forgotten)
@@ -267,3 +313,9 @@ class Following:
             "left_out": {str(t): why for t, why in self.left_out.items()},
             "joining": [str(t) for t in self._joining],
         }
+
+
+def _without(survey: Survey, aside: Set[TableName]) -> Survey:
+    """The survey without tables that are set aside: they are neither new nor left out."""
+    tables = {t: f for t, f in survey.tables.items() if t not in aside}
+    return replace(survey, tables=tables, left_out={t: why for t, why in survey.left_out.items() if t not in aside})

@@ -10,7 +10,7 @@ from dblog.core.dump import INITIAL, Orders
 from dblog.core.offset import Cursor, Offset, Taken
 from dblog.core.schema import TableName
 from dblog.planning.admission import admit
-from dblog.planning.following import Following
+from dblog.planning.following import Failure, Following
 from dblog.planning.pacer import Pacer
 from dblog.planning.state_sync import Inbox, StateSync
 from dblog.planning.tables import FollowedTables
@@ -42,6 +42,13 @@ class Requests:
         self._retrying = retrying
         self._dump = dump
         self._announced: set[TableName] = set()
+
+    def retried(self, start: Offset) -> frozenset[Failure]:
+        """The tables that are set aside and are to be taken up again: somebody has asked for it since they failed."""
+        if self._sync is None or not start.aside:
+            return frozenset()
+        wanted = self._sync.inbox().retries
+        return frozenset((t, found.id) for t, found in start.aside.items() if wanted.get(str(t)) == found.id)
 
     def orders(self, start: Offset) -> Orders:
         """What users want now. Requests that the offset has not taken yet become cursors."""

@@ -14,16 +14,20 @@ from dblog.capture.capture import Capture
 from dblog.capture.effects import REAL, Effects
 from dblog.capture.segments import Limit, Segment, joined_holes, reach, same_schema
 from dblog.capture.spool import LogFile, Spool, schema_to_text
-from dblog.core.dump import INITIAL, OWN, Orders, Staged, begun_again
+from dblog.core.cascades import child_of
+from dblog.core.dump import INITIAL, Orders, Staged
 from dblog.core.offset import Chunk, Offset
 from dblog.core.schema import TableName
 from dblog.core.window import Mark, plan
-from dblog.errors import KeyChanged, PreconditionFailed, TableLocked
+from dblog.errors import KeyChanged, TableLocked
+from dblog.planning.batch_times import POLL_SECONDS, BatchTimes
+from dblog.planning.cascades import Cascades
 from dblog.planning.deliveries import Deliveries
 from dblog.planning.following import Change, Following
 from dblog.planning.orders import Requests
 from dblog.planning.pacer import Pacer
 from dblog.planning.retry import retrying
+from dblog.planning.set_aside import TablesAside
 from dblog.planning.settings import StreamSettings
 from dblog.planning.state_sync import StateSync
 from dblog.planning.tables import FollowedTables
@@ -32,11 +36,11 @@ from dblog.work.tasks import stage
 
 _T = TypeVar("_T")
 
-POLL_SECONDS = 0.5
-"""How long planning waits for changes before it returns that there are none, in seconds."""
-
 FAR_BEHIND_BYTES = 64 << 20
 """Bytes of unread log above which dumps wait. The log is delivered first, in batches of bounded size."""
+
+SHOWN_CHUNKS = 40
+"""How many chunks of a round its event names at most."""
 
 LOCKED_SECONDS = 5.0
 """How long no round is tried after a table was found locked, in seconds."""
@@ -80,9 +84,8 @@ class Planner:
         self._measures = False
         """Whether the next batch opens no round, to measure how long it takes."""
         self._moved = self._effects.monotonic()
+        self._times = BatchTimes(settings.batch_seconds, effects)
         self._locked_until = 0.0
-        self._unread: set[TableName] = set()
-        """Existing tables whose rows could not be read for an initial or repair dump."""
         self._following = Following(
             source,
             renamed=settings.follow_renamed,
@@ -95,7 +98,10 @@ class Planner:
         self._requests = Requests(
             source, sync, self.tables, self._following, self._pacer, self._retrying, dump=settings.dump
         )
-        self.deliveries = Deliveries(spool, sync, self._tell)
+        self._aside = TablesAside(
+            source, spool, self._following, enabled=settings.set_aside, tell=self._tell, effects=effects
+        )
+        self.deliveries = Deliveries(spool, sync, self._tell, effects)
 
     # -- status ------------------------------------------------------------------------------------------------
 
@@ -105,10 +111,13 @@ class Planner:
         return {
             "tables": self.tables.status(),
             **self._following.status(),
+            **self._aside.status(),
             "events": counts.events,
             "rows": counts.dumped,
             "dropped": counts.dropped,
+            "raw_values": counts.raw,
             "windows": counts.windows,
+            **self.deliveries.status(),
             "waiting": self._waits,
             **self._pacer.status(),
         }
@@ -123,7 +132,10 @@ class Planner:
         """The offset that ends the batch after `start`. `start` itself if there is nothing to do. None if the log up to
         `target` is delivered and no dump runs."""
         self._pacer.asked()
-        self._retrying(lambda: self._following.look(start, capture))
+        self._aside.begin(start)
+        again = self._requests.retried(start)
+        self._retrying(lambda: self._following.look(start, capture, again))
+        self._aside.check(start)
         self.tables.learn(self._following.followed(start), self._following.looks)
         orders = self._requests.orders(start)
         arrived = target is not None and (start.position or 0) >= target and not start.read
@@ -199,11 +211,13 @@ class Planner:
         # 3. and 4.
         planned = self._retrying(lambda: self._plan_window(start, capture, orders, staged))
         # 5.
-        self._unread |= planned.unread
+        self._aside.were_unread(planned.unread)
         self._spool.remove_chunks(planned.elsewhere)
         if planned.end.read:
-            self._tell("round_opened", chunks=len(planned.end.read))
+            shown = [[c.id, c.dump, str(c.table)] for c in planned.end.read[:SHOWN_CHUNKS]]
+            self._tell("round_opened", chunks=len(planned.end.read), selects=shown)
         self.deliveries.planned(start, planned.end, planned.segments)
+        self._aside.planned(planned.end)
         return planned.end
 
     def _stage(self, start: Offset) -> Mapping[str, Staged]:
@@ -236,9 +250,10 @@ class Planner:
         token, position = self._watermark(capture)
         segments = capture.between(start.position, position, self._following.followed(start))
         files = self._looked_at(segments)
-        change = self._following.at(start, position)
-        mark = self._mark(start, position, token, capture, segments, change)
-        staged = same_schema(start, staged, files)
+        happened = self._cascades(start, position, capture)
+        change = happened.change(self._following.at(start, position))
+        mark = happened.mark(self._mark(start, position, token, capture, segments, change))
+        staged = happened.clear(start, same_schema(start, staged, files))
         elsewhere: frozenset[str] = frozenset()
         if not self._source.comparable(start.coordinate, mark.coordinate):
             # the chunks may have rows that exist only on the earlier server: read them again
@@ -251,7 +266,7 @@ class Planner:
             pace = replace(pace, chunks=0, budget=0.0)
         ending = partial(
             plan,
-            start,
+            happened.start(start),
             mark,
             staged=staged,
             orders=orders,
@@ -263,8 +278,15 @@ class Planner:
         except TableLocked:  # the boundaries of chunks cannot be read, so no round opens now
             self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
             end = ending(pace=replace(pace, chunks=0, budget=0.0))
-        end, unread = self._begun_again(start, end)
-        return PlannedWindow(self._changed(end, change), segments, unread, elsewhere)
+        failures = self._aside.read_failures(start, end, staged)
+        new = {**(failures.aside or {}), **self._aside.at(start, position)}
+        end = self._aside.applied(start, self._changed(failures.end, change), new, pace)
+        return PlannedWindow(end, segments, failures.unread, elsewhere)
+
+    def _cascades(self, start: Offset, position: int, capture: Capture) -> Cascades:
+        segments = capture.between(start.position or 0, position, None)
+        aside = {*start.aside, *self._aside.at(start, position)}
+        return Cascades.of(segments, self._spool, start, position, self._following.followed(start), aside)
 
     def _end_anywhere(
         self, start: Offset, capture: Capture, orders: Orders, limit: Limit, target: int | None
@@ -272,25 +294,31 @@ class Planner:
         """End the batch at a commit: the last one within the captured log and the limit."""
         assert start.position is not None
         news = orders.new or any(c.failed or set(c.dumps) & orders.cancelled for c in start.dumps)
-        news = news or (target is not None and self._lost(start))
+        news = news or (target is not None and self._lost(start)) or self._aside.due(start, capture.position)
+        if not news and target is None and self._times.early():
+            return start
         if capture.wait_rows(start.position, 0.0 if news else POLL_SECONDS, eager=target is not None):
             capture.wait_more(start.position)
-            segments = capture.between(start.position, capture.position, self._following.followed(start))
+            captured = capture.position
+            segments = capture.between(start.position, captured, self._following.followed(start))
             position = reach(segments, start.position, limit)
+            self._times.planned(full=position < captured)
         elif news or self._overdue(start.position, capture.position, target):
             # no changes of followed tables, but the log grows: acknowledge it, and keep Spark's workers running
             position = capture.position
         else:
+            self._aside.check(start)  # what was captured meanwhile may have only a table that cannot be decoded
             return start
         segments = capture.between(start.position, position, self._following.followed(start))
         files = self._looked_at(segments)
-        change = self._following.at(start, position)
-        mark = self._mark(start, position, None, capture, segments, change)
+        happened = self._cascades(start, position, capture)
+        change = happened.change(self._following.at(start, position))
+        mark = happened.mark(self._mark(start, position, None, capture, segments, change))
         if files:
             self._pacer.log_had_changes()
         later, pace = replace(orders, wanted=()), self._pacer.pace()
         end = plan(
-            start,
+            happened.start(start),
             mark,
             staged=self.staged(start.emit),
             orders=later,
@@ -300,28 +328,10 @@ class Planner:
         )
         if not self._settings.dump:
             end = replace(end, tables=tuple(dict.fromkeys((*start.tables, *self.tables.followed()))))
-        end = self._changed(end, change)
+        end = self._aside.applied(start, self._changed(end, change), self._aside.at(start, position), pace)
         self.deliveries.planned(start, end, segments)
+        self._aside.planned(end)
         return end
-
-    def _begun_again(self, start: Offset, end: Offset) -> tuple[Offset, frozenset[TableName]]:
-        """The offset, in which the stream's own dumps start again if they failed because their table was away. And the
-        existing tables whose dump failed: a table that fails twice stops the stream. A dropped table needs no dump."""
-        failed = {c.table: c.failed for c in end.dumps if c.failed is not None and c.dump in OWN}
-        if not failed:
-            return end, frozenset()
-        there = self._source.describe(failed)
-        for table in there:
-            if table in self._unread:
-                # somebody may fix the cause: then the table must be read again
-                self._spool.remove_chunks({c.id for c in start.read if c.table == table})
-                raise PreconditionFailed(
-                    f"table {table} cannot be dumped: {failed[table]}",
-                    hint="fix the cause, or leave the table out: without its full state the stream would be incomplete",
-                )
-        if len(there) < len(failed):
-            self._following.look_for_names(start)
-        return replace(end, dumps=begun_again(end.dumps, there.keys() | self._following.away)), frozenset(there)
 
     def _changed(self, end: Offset, change: Change) -> Offset:
         """The offset, with the tables that are followed after it and those that its batch empties."""
@@ -340,7 +350,7 @@ class Planner:
 
     def _looked_at(self, segments: Sequence[Segment]) -> list[LogFile]:
         """The files of the segments. Raises if the stream cannot deliver one of their schemas; records new schemas."""
-        files = [f for s in segments for f in s.files]
+        files = [f for s in segments for f in s.files if child_of(f.table) is None]
         self._check({f.version for f in files})
         self.tables.saw(files, self._spool)
         return files
@@ -376,7 +386,8 @@ class Planner:
     def _was_read(self, chunks: Sequence[Chunk], staged: Mapping[str, Staged]) -> None:
         for chunk in chunks:
             found = staged[chunk.id]
-            self._unread -= {chunk.table} if found.failed is None else set()
+            if found.failed is None:
+                self._aside.was_read(chunk.table)
             facts = {"chunk": chunk.id, "dump": chunk.dump, "table": str(chunk.table)}
             self._tell("chunk_selected", **facts, rows=found.rows, seconds=round(found.seconds, 6))
         self._pacer.read([(c, staged[c.id]) for c in chunks])

@@ -19,10 +19,14 @@ class StreamSettings:
     patience: float = 300.0
     max_delay: float | None = None
     """How long a round may delay the log, in seconds; None if that follows the time that batches take."""
+    batch_seconds: float = 0.0
+    """The least time from one batch to the next, in seconds, unless a round of a dump is to run."""
     follow_renamed: bool = False
     """Whether a renamed table is followed further, under its old name. Otherwise it stops the stream."""
     follow_new: bool = True
     """Whether tables that are created while the stream runs join it. Otherwise they are only reported."""
+    set_aside: bool = False
+    """Whether a table that fails is set aside, and the others go on. Otherwise it stops the stream."""
 
 
 @dataclass
@@ -33,6 +37,8 @@ class Counts:
     dumped: int = 0
     dropped: int = 0
     events: int = 0
+    raw: int = 0
+    """Values that their column's type cannot hold (`core.raw_values`)."""
 
     def to_json(self) -> dict[str, int]:
         return dict(vars(self))

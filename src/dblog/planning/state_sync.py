@@ -20,6 +20,7 @@ from dblog.core.throttle import Throttle
 from dblog.errors import DBLogError, StateError
 from dblog.state.dump_index import DumpIndex
 from dblog.state.events import event
+from dblog.state.history import Sampler
 from dblog.state.mirror import Delivered, mirrored, taken
 from dblog.state.pipeline import Pipeline, request_number, too_many
 from dblog.state.requests import Dump, Progress, State, TableProgress, Wish
@@ -33,6 +34,12 @@ PRUNE_SECONDS = 3600.0
 """How often old ended dumps are removed, in seconds. If there are too many (`too_many`), they are removed at once."""
 MOST_EVENTS = 5000
 """How many events wait to be written, at most. If there are more, the oldest are dropped."""
+MOST_BATCHES = 1000
+"""How many batches wait to be counted in the progress of dumps, at most. A later one has the counts of the earlier."""
+ADMIT_SECONDS = 5.0
+"""How long a dump waits until the store shows that it begins, in seconds. Then it begins anyway."""
+AWAY_SECONDS = 1.0
+"""How often a store that cannot be used is tried again, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,8 @@ class Inbox:
     held: frozenset[str] = field(default_factory=frozenset)
     cancelled: frozenset[str] = field(default_factory=frozenset)
     throttle: Throttle = field(default_factory=Throttle)
+    retries: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """By table that is to be taken up again: which failure of it (`SetAside.id`)."""
 
 
 class StateSync:
@@ -70,6 +79,9 @@ class StateSync:
         self._delivered: list[Delivered] = []
         self._admitted: list[tuple[str, Mapping[str, TableProgress]]] = []
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+        self._told = self._written = 0
+        """How many events were added, and how many of these were taken to be written."""
+        self._sampler = Sampler()
         self._schemas: dict[str, TableSchema] = {}
         self._progress: dict[str, Progress] = {}
         """The progress of dumps that have not ended, of dumps in the last batch, and of the stream's own dumps."""
@@ -79,6 +91,7 @@ class StateSync:
         self._index: DumpIndex | None = None
         self._prune_at = 0.0
         self._throttle = Throttle()
+        self._retries: Mapping[str, tuple[int, float]] = {}
         self._last_status: Mapping[str, Any] = {}
         self._ran = 0.0
         self._asked = self._answered = 0
@@ -106,16 +119,18 @@ class StateSync:
         """Note that Spark has committed a batch. `tally` has the rows that each dump has delivered, with this batch."""
         with self._changed:
             self._delivered.append(Delivered(offset, tally, time.time()))
+            del self._delivered[:-MOST_BATCHES]
 
     def admitted(self, dump: str, tables: Mapping[str, TableProgress]) -> None:
-        """Write the progress of a dump that begins now; return when it is in the store."""
+        """Write the progress of a dump that begins now. Return when it is in the store, or the store is away."""
         with self._changed:
             self._admitted.append((dump, tables))
-        self.exchange()
+        self.exchange(ADMIT_SECONDS)
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Add an event of the algorithm."""
         self._events.append(event(kind, time.time(), facts))
+        self._told += 1
 
     def saw(self, schemas: Mapping[str, TableSchema]) -> None:
         """Add schemas with which events were captured."""
@@ -142,7 +157,7 @@ class StateSync:
     # -- the thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failing_since: float | None = None
+        failing = False
         store: Store | None = None
         due = 0.0
         while True:
@@ -156,20 +171,21 @@ class StateSync:
                 self._exchange(pipeline)
                 if last or time.monotonic() > due:
                     due = time.monotonic() + (STATUS_SECONDS if self._say_status(pipeline) else IDLE_SECONDS)
-                failing_since = None
+                failing = False
             except DBLogError as error:
-                store = None
-                failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > (0.0 if self._inbox is None else self._patience):
+                if store is not None:
+                    store.close()
+                store, failing = None, True
+                if self._inbox is None:  # later, the stream goes on without the store
                     self._fail(error)
             except Exception as error:
                 self._fail(StateError(f"the exchange with the state store failed: {type(error).__name__}: {error}"))
             if last or self._error is not None:
                 break
             with self._changed:
-                self._answered = asked if failing_since is None else self._answered
+                self._answered = self._answered if failing else asked
                 self._changed.notify_all()
-            self._wake.wait(EXCHANGE_SECONDS)
+            self._wake.wait(AWAY_SECONDS if failing else EXCHANGE_SECONDS)
         if store is not None:
             store.close()
 
@@ -179,6 +195,7 @@ class StateSync:
         status = self._status()
         pipeline.open()  # a user may have removed it with `dblog forget`
         pipeline.say({"state": "running", "error": None, **status, **(self._ending or {})})
+        self._sampler.add(pipeline, status)
         before, self._last_status = self._last_status, status
         return status != before or any(not progress.state.ended for progress in self._progress.values())
 
@@ -226,11 +243,7 @@ class StateSync:
         if too_many(self._index.ended) or time.monotonic() > self._prune_at:
             self._prune(pipeline)
             self._look(pipeline, self._index)
-        for version, schema in schemas.items():
-            pipeline.saw_schema(version, {**described(schema), "seen_at": time.time()})
-        events = [self._events.popleft() for _ in range(len(self._events))]
-        if events:
-            pipeline.tell(events)
+        self._write(pipeline, schemas)
         wishes = self._index.wishes
         inbox = Inbox(
             store=pipeline.store.id,
@@ -238,9 +251,36 @@ class StateSync:
             held=frozenset(name for name, wish in wishes.items() if wish is Wish.pause),
             cancelled=frozenset(name for name, wish in wishes.items() if wish is Wish.cancel),
             throttle=self._throttle,
+            retries=self._retries,
         )
         with self._changed:
             self._inbox = inbox
+
+    def _write(self, pipeline: Pipeline, schemas: Mapping[str, TableSchema]) -> None:
+        """Write schemas and events. What cannot be written is kept for the next time."""
+        written = self._written
+        events = self._new_events()
+        try:
+            for version, schema in schemas.items():
+                pipeline.saw_schema(version, {**described(schema), "seen_at": time.time()})
+            if events:
+                pipeline.tell(events)
+        except DBLogError:
+            with self._changed:
+                self._schemas = {**schemas, **self._schemas}
+            self._written = written
+            room = MOST_EVENTS - len(self._events)
+            kept = [each for each in events if each["kind"] != "events_lost"]
+            self._events.extendleft(reversed(kept[-room:] if room > 0 else []))
+            raise
+
+    def _new_events(self) -> list[dict[str, Any]]:
+        """Take the events to write. If some were dropped because there were too many, the first says so."""
+        told = self._told
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        lost = told - self._written - len(events)
+        self._written = max(told, self._written + len(events))
+        return [event("events_lost", time.time(), {"events": lost}), *events] if lost > 0 else events
 
     def _look(self, pipeline: Pipeline, index: DumpIndex) -> None:
         """Read what users have written since the last call."""
@@ -249,6 +289,7 @@ class StateSync:
             self._saved.setdefault(name, progress)
         self._forget([name for name in self._progress if not index.has(name)])
         self._throttle = pipeline.settings()
+        self._retries = pipeline.retries()
 
     def _let_go(self, index: DumpIndex, spoken_of: Collection[str]) -> None:
         """Forget the progress of requests that have ended and are not in the last batch."""

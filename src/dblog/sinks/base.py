@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from dblog.core.cascades import Rules
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.settings import Setting
 from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
@@ -145,6 +146,17 @@ class TableBatch:
 
 
 @dataclass(frozen=True)
+class TableCascades:
+    """The cascade events of one foreign key in a batch."""
+
+    rules: Rules
+    """The foreign key, and those that it can set off. Names are the source's."""
+    events: ArrowRows
+    """The events, as `changes`: `deleted`, and the old and new values of the referenced columns
+    (`dblog.core.cascades.old_name` and `new_name`)."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """What a sink writes at once."""
 
@@ -153,6 +165,10 @@ class Batch:
     position: int
     """The log is delivered up to this position when the batch is written."""
     tables: tuple[TableBatch, ...]
+    """With `cascades`, the tables that they may change are all here, some of them without rows."""
+    cascades: tuple[TableCascades, ...] = ()
+    """What foreign keys did without a record in the log. Only for a sink that `applies_cascades`. The order of these
+    events, of changes and of rows of dumps is `(_lsn, _seq)`."""
 
     def each(self, write: Callable[[TableBatch], None]) -> None:
         """Write the tables, `AT_ONCE` of them at the same time. Raises the first error."""
@@ -183,6 +199,8 @@ class SinkContext:
 class Sink(ABC):
     """One kind of output. The object is made before Spark starts and is used on the driver only."""
 
+    applies_cascades: ClassVar[bool] = False
+    """Whether the sink applies `Batch.cascades`."""
     settings: ClassVar[tuple[Setting, ...]] = ()
     """The settings of a `[[sink]]` of this type. `given` has a value for each of them."""
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE
+from dblog.core.event import BEFORE, RAW
 from dblog.core.schema import Column, TableSchema
 from dblog.sinks.formats import event_columns, images_of, metadata
 from dblog.work.json_text import join_members, json_text
@@ -55,6 +55,7 @@ class Debezium:
             "lsn": json_text(told["_lsn"]),
             "seq": json_text(told["_seq"]),
             "schema_version": json_text(told["_schema"]),
+            "raw_values": told.get(RAW, pa.nulls(size, pa.string())),
         }
         value = {
             "before": images.column("before"),

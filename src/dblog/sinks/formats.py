@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, CHANGE_FIELDS, op_names
+from dblog.core.event import BEFORE, CHANGE_FIELDS, RAW, op_names
 from dblog.core.schema import TableSchema
 from dblog.core.settings import Setting, flag, text
 from dblog.errors import SinkError
@@ -76,7 +76,7 @@ def envelope(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
     images, told = images_of(rows, schema), metadata(rows, schema)
     # The schema version is the row's, not that of the table in the target.
     columns = {name: told.get(name, images.column(name)) for name in images.schema.names}
-    objects = ("key", "before", "after")
+    objects = ("key", "before", "after", RAW)
     members = [column if name in objects else json_text(column) for name, column in columns.items()]
     names = ["schema_version" if name == "_schema" else name.removeprefix("_") for name in columns]
     return event_columns(images.column("key"), join_members(names, members))

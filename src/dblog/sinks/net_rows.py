@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog.core.event import RAW
 from dblog.core.keys import key_columns, key_numbers
+from dblog.core.raw_values import FIELD, by_row, raw_column, some, texts_of, with_raw
 from dblog.core.schema import TableSchema
 
 Order = tuple[int, int]
@@ -26,7 +28,7 @@ class NetRows:
     """One row per key."""
 
     rows: pa.Table
-    """The table's columns, `_op`, `_lsn` and `_seq`."""
+    """The table's columns, `_op`, `_lsn` and `_seq`; also `_raw_values` if a row has some."""
     missing: dict[str, np.ndarray]
     """By column, the rows (a mask) whose value the batch does not have. Columns without such rows are left out."""
     whole: np.ndarray
@@ -39,7 +41,7 @@ class NetRows:
             return parts[0]
         names = {name for part in parts for name in part.missing}
         return NetRows(
-            pa.concat_tables([p.rows for p in parts]),
+            pa.concat_tables([p.rows for p in parts], promote_options="default"),
             {n: np.concatenate([p.missing.get(n, np.zeros(len(p.whole), np.bool_)) for p in parts]) for n in names},
             np.concatenate([p.whole for p in parts]),
         )
@@ -71,9 +73,20 @@ def net_changes(batches: Iterable[pa.RecordBatch], schema: TableSchema, truncate
         held = lacks & (known >= 0) & (known >= begun[keys[kept]])
         values = changes[name].combine_chunks().take(pa.array(np.where(held, known, kept)))
         rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
+        if some(changes):
+            rows = _with_held(rows, name, held, known, changes)
         if (lacks & ~held).any():
             missing[name] = lacks & ~held
-    return NetRows(rows.select(_columns(schema)), missing, begun[keys[kept]] >= 0)
+    return NetRows(rows.select(_kept(rows, schema)), missing, begun[keys[kept]] >= 0)
+
+
+def _with_held(rows: pa.Table, name: str, held: np.ndarray, known: np.ndarray, changes: pa.Table) -> pa.Table:
+    """The rows with the raw values of a column from the changes that have its values."""
+    raw, theirs = by_row(rows[RAW]), texts_of(changes[RAW], name)
+    for row in np.flatnonzero(held).tolist():
+        if (text := theirs.get(int(known[row]))) is not None:
+            raw.setdefault(row, {})[name] = text
+    return rows.set_column(rows.schema.get_field_index(RAW), FIELD, raw_column(rows.num_rows, raw))
 
 
 def net_dump_rows(batches: Iterable[pa.RecordBatch], schema: TableSchema, *, overlapping: bool) -> NetRows:
@@ -84,7 +97,7 @@ def net_dump_rows(batches: Iterable[pa.RecordBatch], schema: TableSchema, *, ove
         rows = rows.take(pa.array(np.unique(keys, return_index=True)[1]))
     lists = unchanged_of(rows)
     missing = {n: lists[n] for n in schema.names if n in lists and lists[n].any()}
-    return NetRows(rows.select(_columns(schema)), missing, np.zeros(rows.num_rows, np.bool_))
+    return NetRows(rows.select(_kept(rows, schema)), missing, np.zeros(rows.num_rows, np.bool_))
 
 
 def after(rows: pa.Table, order: Order) -> pa.ChunkedArray:
@@ -95,8 +108,15 @@ def after(rows: pa.Table, order: Order) -> pa.ChunkedArray:
 
 
 def _table(batches: Iterable[pa.RecordBatch], schema: TableSchema) -> pa.Table:
+    batches = list(batches)
     wanted = [*_columns(schema), "_unchanged"]
+    if any(map(some, batches)):
+        wanted, batches = [*wanted, RAW], [with_raw(batch) for batch in batches]
     return pa.Table.from_batches([batch.select(wanted) for batch in batches]).combine_chunks()
+
+
+def _kept(rows: pa.Table, schema: TableSchema) -> list[str]:
+    return [*_columns(schema), RAW] if some(rows) else _columns(schema)
 
 
 def _columns(schema: TableSchema) -> list[str]:

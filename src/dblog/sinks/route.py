@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dblog.core.event import BEFORE, RESERVED, WHOLE
+from dblog.core.event import BEFORE, RAW, RESERVED, WHOLE
 from dblog.core.names import Pattern
+from dblog.core.raw_values import OLD
 from dblog.core.schema import Column, TableName, TableSchema
+from dblog.core.value_rules import ALL
 from dblog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,10 +44,13 @@ class Route:
     """By column, one of `MASKS`."""
     where: str | None = None
     """A condition in Spark's SQL on the source's columns."""
+    values: str | Mapping[str, str] | None = None
+    """The rule for values that their column's type cannot hold, or rules by column (`core.value_rules`)."""
 
     def check(self, schema: TableSchema) -> None:
         """Raise ConfigError unless the route fits the table."""
-        named = {*(self.include or ()), *self.exclude, *self.rename, *self.mask}
+        ruled = () if self.values is None or isinstance(self.values, str) else self.values
+        named = {*(self.include or ()), *self.exclude, *self.rename, *self.mask, *(set(ruled) - {ALL})}
         if unknown := sorted(named - set(schema.names)):
             raise ConfigError(
                 f"the route {self.pattern.text!r} names the columns {unknown}, which {schema.table} does not have",
@@ -67,6 +72,10 @@ class Route:
         """The table's columns that the target gets."""
         wanted = set(schema.names) if self.include is None else {*self.include, *schema.key}
         return [c for c in schema.columns if c.name in wanted and c.name not in self.exclude]
+
+    def shown(self, schema: TableSchema) -> dict[str, str]:
+        """The columns whose raw values the target may get, and their names there: kept, and not masked."""
+        return {c.name: self.rename.get(c.name, c.name) for c in self.kept(schema) if c.name not in self.mask}
 
     def _columns(self, schema: TableSchema) -> list[Column]:
         return [self._column(c) for c in self.kept(schema)]
@@ -97,10 +106,12 @@ class Route:
             frame = self._filtered(frame, schema, changes=changes)
         kept = self.kept(schema)
         columns = [self._value(c.name).alias(self.rename.get(c.name, c.name)) for c in kept]
-        metadata = [_named(n) for n in frame.columns if n not in schema.names and n not in ("_unchanged", BEFORE)]
+        metadata = [_named(n) for n in frame.columns if n not in schema.names and n not in ("_unchanged", BEFORE, RAW)]
         names = f.create_map(*(f.lit(t) for c in kept for t in (c.name, self.rename.get(c.name, c.name))))
         unchanged = f.filter(f.transform("_unchanged", lambda name: names[name]), lambda name: name.isNotNull())
         metadata.append(f.when(f.size(unchanged) > 0, unchanged).alias("_unchanged"))
+        if RAW in frame.columns:
+            metadata.append(_raw(self.shown(schema)).alias(RAW))
         if BEFORE in frame.columns:
             old = f.struct(*(self._value(c.name, f.col(BEFORE)).alias(self.rename.get(c.name, c.name)) for c in kept))
             metadata.append(f.when(f.col(BEFORE).isNotNull(), old).alias(BEFORE))
@@ -144,6 +155,20 @@ class Route:
             f.when(~f.col("_dblog_out"), f.col("_unchanged")).alias("_unchanged"),
             *metadata,
         )
+
+
+def _raw(names: Mapping[str, str]) -> Expression:
+    """`_raw_values` of the columns in `names`, under their new names."""
+    from pyspark.sql import functions as f
+
+    both = {**names, **{OLD + name: OLD + new for name, new in names.items()}}
+    if not both:
+        return f.lit(None).cast("string")
+    given = f.from_json(f.col(RAW), "map<string,string>")
+    kept = f.map_filter(given, lambda name, _: name.isin(*both))
+    known = f.create_map(*(f.lit(text) for pair in both.items() for text in pair))
+    found = f.transform_keys(kept, lambda name, _: known[name])
+    return f.when(f.size(found) > 0, f.to_json(found))
 
 
 def _named(name: str) -> Expression:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE
+from dblog.core.event import BEFORE, RAW
+from dblog.core.raw_values import mapped, renamed
 from dblog.core.schema import TableSchema
 from dblog.sinks.base import ArrowRows, TableBatch
 from dblog.sinks.route import REDACTED, Route
@@ -60,6 +61,8 @@ class RoutedRows:
             column = batch.column(field.name)
             if field.name == "_unchanged":
                 column = self._renamed(column)
+            if field.name == RAW:
+                column = mapped(column, lambda texts: renamed(texts, self.route.shown(self.schema)))
             if field.name == BEFORE:
                 old = [self._value(c.name, column.field(c.name)) for c in kept]
                 column = pa.StructArray.from_arrays(old, fields=list(target.arrow), mask=pc.is_null(column))

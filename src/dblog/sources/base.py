@@ -22,9 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core.arrays import Ints
-from dblog.core.dump import Boundaries
+from dblog.core.boundaries import Boundaries
 from dblog.core.offset import Extent, Followed, Key
 from dblog.core.schema import TableName, TableSchema
+from dblog.errors import SourceError
+from dblog.sources.table_failures import TableFailure
 
 
 def _none() -> Ints:
@@ -164,6 +166,8 @@ class Survey:
     """Followed tables that do not exist any more, under any name."""
     left_out: Mapping[TableName, str] = field(default_factory=dict)
     """Tables that the patterns name and that cannot be followed, and why."""
+    unfit: Mapping[TableName, SourceError] = field(default_factory=dict)
+    """Followed tables that cannot be followed any more: they are set aside, or the stream stops with the error."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +238,11 @@ class Source(Boundaries, Protocol):
         """The schema of a table that is named without one. Opens no connection."""
         ...
 
-    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
-        """Check every precondition, and create what is missing and allowed. Called first, at each start of a stream.
+    def prepare(
+        self, *, followed: Collection[TableName] | None, aside: Collection[TableName] = (), wait: Wait | None = None
+    ) -> None:
+        """Check every precondition, but not of tables that are set aside (`aside`), and create what is missing and
+        allowed. Called first, at each start of a stream.
 
         `followed` are the tables that the stream has followed so far, or None when it is new. Raises PreconditionFailed
         with all problems, each with its fix, and PositionLost when the log that a stream left behind is gone. A table
@@ -261,8 +268,12 @@ class Source(Boundaries, Protocol):
 
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
         """Look at the followed tables and at those that the patterns name. Called after the start, every
-        `heartbeatSeconds`, and soon after `LogStream.redefined`. Raises PreconditionFailed when the log of a followed
-        table is incomplete: rows would be missed."""
+        `heartbeatSeconds`, and soon after `LogStream.redefined`. A followed table whose log is incomplete, so that rows
+        would be missed, is `unfit`. Raises PreconditionFailed if that concerns all tables."""
+        ...
+
+    def unfit(self, tables: Collection[TableName]) -> Mapping[TableName, str]:
+        """Those of the followed tables that cannot be followed as they are now, and why. Called at a start."""
         ...
 
     @abstractmethod
@@ -272,9 +283,13 @@ class Source(Boundaries, Protocol):
         are left out. Raises TableLocked: it is tried again later, and the stream goes on meanwhile."""
         ...
 
-    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+    def follow(self, tables: Mapping[TableName, Followed], *, since: int | None = None) -> None:
         """From now on, decode the log in this process for these tables too: they were admitted in an earlier life of
-        the stream. Called before `stream`."""
+        the stream, before `stream` was called. With `since`, only from this position on, whatever failed before it."""
+        ...
+
+    def failures(self) -> Mapping[TableName, TableFailure]:
+        """The tables whose log could not be decoded from a transaction on, known before `LogStream.read` returns it."""
         ...
 
     # -- the log ---------------------------------------------------------------------------------------------

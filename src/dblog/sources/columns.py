@@ -137,6 +137,15 @@ class Cells:
         start = int(self.start[row])
         return self.raw.data[start : start + int(self.length[row])].tobytes().decode("utf-8", "replace")
 
+    def plain_text(self, row: int) -> str:
+        """One value as text. Bytes that are not UTF-8 are written as hexadecimal digits after `\\x`."""
+        start = int(self.start[row])
+        value = self.raw.data[start : start + int(self.length[row])].tobytes()
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return "\\x" + value.hex()
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:

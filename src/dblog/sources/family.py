@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from dblog.core.names import Pattern
 from dblog.core.option_values import OptionValues
 from dblog.core.schema import TableName
+from dblog.core.value_rules import ValueRules
 from dblog.databases.families import Address, Entry, entries, entry_of, import_object
 from dblog.errors import ConfigError
 from dblog.sources.base import LogStream, Source
@@ -43,9 +44,14 @@ class SourceOptions:
     """Whether watermarks are written to the database (`Source.writes`)."""
     decimals: str = "decimal"
     """"decimal", or "string" to deliver exact numbers as text."""
+    values: ValueRules = field(default_factory=ValueRules)
+    """The rules for values that their column's type cannot hold."""
     skips: bool = True
     """Whether tables that a pattern brings and that cannot be followed are left out. Otherwise a new stream is
     refused."""
+    folder: str | None = None
+    """A folder of this machine for files that the source keeps while it runs: that of the spool. None if the spool is
+    elsewhere."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """What `Family.own_options` returned."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dblog.core.names import MOST_NAMES, shortened
 from dblog.core.schema import TableName
-from dblog.errors import PositionLost, PreconditionFailed
+from dblog.errors import PositionLost, PreconditionFailed, SourceError
 
 NO_KEY = "no primary key and no unique key over NOT NULL columns, which is needed to match dumped rows with changes"
 MOST_FIXES = 4
@@ -114,6 +114,11 @@ def why(problems: Iterable[Problem]) -> str:
 def refuse(problems: Sequence[Problem]) -> None:
     """Raise PreconditionFailed (or PositionLost) with every fatal problem, if there is any."""
     if fatal := [p for p in problems if p.fatal]:
-        kind = PositionLost if any(p.lost for p in fatal) else PreconditionFailed
-        many = "1 problem" if len(fatal) == 1 else f"{len(fatal)} problems"
-        raise kind(f"the server is not ready for capture, {many}:\n" + "\n".join(map(str, paragraphs(fatal))))
+        raise refusal(fatal)
+
+
+def refusal(fatal: Sequence[Problem]) -> SourceError:
+    """The error that names these problems."""
+    kind = PositionLost if any(p.lost for p in fatal) else PreconditionFailed
+    many = "1 problem" if len(fatal) == 1 else f"{len(fatal)} problems"
+    return kind(f"the server is not ready for capture, {many}:\n" + "\n".join(map(str, paragraphs(fatal))))

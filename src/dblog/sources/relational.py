@@ -26,7 +26,7 @@ from dblog.errors import (
     TableLocked,
     TableUnreadable,
 )
-from dblog.sources.problems import Problem
+from dblog.sources.problems import Problem, why
 
 WATERMARK = TableName("dblog", "watermark")
 
@@ -130,15 +130,21 @@ class Relational(Generic[_Session]):
     def tables(self) -> Mapping[TableName, TableSchema]:
         return self._describe(self._demanded(None)[0])
 
+    def unfit(self, tables: Collection[TableName]) -> Mapping[TableName, str]:
+        """Those of the tables that cannot be followed as they are now, and why."""
+        there = [t for t, is_table in self._with(self._candidates).items() if is_table and t in tables]
+        found = self._with(lambda session: self._unfit(session, there)) if there else {}
+        return {table: why(problems) for table, problems in found.items()}
+
     def _demanded(
-        self, followed: Collection[TableName] | None, role: str = "control"
+        self, followed: Collection[TableName] | None, role: str = "control", aside: Collection[TableName] = ()
     ) -> tuple[tuple[TableName, ...], dict[TableName, list[Problem]]]:
         """The tables that the preflight requires, and those that are left out, with the reasons.
 
         A new stream needs all tables that are named without wildcards, and of those that a pattern brings all that can
         be followed; if that is none, it needs all, and is refused. A stream that goes on needs those that it follows or
-        that are named without wildcards; others may join later."""
-        names = self.names(role)
+        that are named without wildcards; others may join later. Tables that are set aside are neither."""
+        names = tuple(name for name in self.names(role) if name not in aside)
         needed = named_tables(self.patterns).union(followed or ())
         brought = [name for name in names if name not in needed] if self.skips or followed is not None else []
         unfit = self._with(lambda session: self._unfit(session, brought), role) if brought else {}
@@ -171,6 +177,10 @@ class Relational(Generic[_Session]):
         schema = self._keyed(table)
         with self._reading(f"looking for chunk boundaries of {table}"):
             return self._with(lambda session: self._chunks.cuts(session, schema, Extent(after, upto), rows, count))
+
+    def small(self, tables: Sequence[TableName], rows: int) -> Mapping[TableName, tuple[str, Key | None]]:
+        """None: each table is looked at alone."""
+        return {}
 
     def _keyed(self, table: TableName) -> TableSchema:
         """The table's schema. It may be out of date, except for the key."""

@@ -24,7 +24,8 @@ from dblog.databases.families import Address
 from dblog.errors import ConfigError, KeyChanged, SourceError, TableUnreadable
 from dblog.sources.base import Commits, LogStream, Selection, Source, Survey, Wait
 from dblog.sources.family import Family, Preflight, Slots, SourceOptions, slot_name
-from dblog.sources.problems import Problem, left_out, refuse
+from dblog.sources.problems import Problem, left_out, refusal, refuse
+from dblog.sources.table_failures import TableFailure
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,11 @@ class SimpleSource(Source, ABC):
             out = {}
         return absent + [p for t, wrong in bare.items() if t not in out for p in wrong] + list(left_out(out))
 
-    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
-        """Raise the `problems`. Creates nothing."""
-        refuse(self.problems(followed))
+    def prepare(
+        self, *, followed: Collection[TableName] | None, aside: Collection[TableName] = (), wait: Wait | None = None
+    ) -> None:
+        """Raise the `problems`, without those of tables that are set aside. Creates nothing."""
+        refuse([p for p in self.problems(followed) if p.table not in aside])
 
     def abandon(self) -> None:
         """The database keeps nothing for a stream."""
@@ -89,20 +92,29 @@ class SimpleSource(Source, ABC):
         return {table: schema for table, schema in self.catalog().items() if table in tables}
 
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
-        """Compare with the `catalog`: a followed table that is not there is gone. Raises PreconditionFailed when one
-        has lost its key."""
+        """Compare with the `catalog`: a followed table that is not there is gone. One that has lost its key is
+        unfit."""
         there = self.catalog()
         named = select_tables(self.options.patterns, {*there, *followed})
         bare = [table for table in named if table in there and not there[table].key]
-        refuse([_without_key(table) for table in bare if table in followed])
         return Survey(
-            {table: Followed() for table in named if table in there and table not in bare},
+            {table: Followed() for table in named if table in there and (table not in bare or table in followed)},
             gone=frozenset(table for table in named if table not in there),
-            left_out={table: _without_key(table).what for table in bare},
+            left_out={table: _without_key(table).what for table in bare if table not in followed},
+            unfit={table: refusal([_without_key(table)]) for table in bare if table in followed},
         )
 
-    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+    def unfit(self, tables: Collection[TableName]) -> Mapping[TableName, str]:
+        """From the `catalog`: those without a key."""
+        there = self.catalog()
+        return {table: _without_key(table).what for table in tables if table in there and not there[table].key}
+
+    def follow(self, tables: Mapping[TableName, Followed], *, since: int | None = None) -> None:
         """Nothing to remember: the stream decodes the log for every table that the patterns name."""
+
+    def failures(self) -> Mapping[TableName, TableFailure]:
+        """None: a value that cannot be decoded ends the stream."""
+        return {}
 
     # -- the log ---------------------------------------------------------------------------------------------
 
@@ -135,6 +147,10 @@ class SimpleSource(Source, ABC):
         if schema is None:
             raise TableUnreadable(f"table {table} does not exist")
         return ", ".join(f"{name} {schema.column(name).type}" for name in schema.key)
+
+    def small(self, tables: Sequence[TableName], rows: int) -> Mapping[TableName, tuple[str, Key | None]]:
+        """None: each table is asked about alone."""
+        return {}
 
     def check_select(self, table: TableName, extent: Extent, key: str | None) -> None:
         """For `select`: raise KeyChanged unless this is the table's key, and what `check_condition` raises."""

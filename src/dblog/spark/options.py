@@ -12,8 +12,10 @@ from dblog.capture.segments import Limit
 from dblog.capture.spool import Spool
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.option_values import OptionValues, bad_value
-from dblog.core.schema import TableName
+from dblog.core.schema import NULL, TableName
 from dblog.core.settings import Setting, choice, flag, matching, number, optional, size, text, texts
+from dblog.core.value_rules import OPTION as VALUES
+from dblog.core.value_rules import ValueRules, read_rules
 from dblog.databases.families import Address, entry_of
 from dblog.errors import ConfigError
 from dblog.planning.settings import StreamSettings
@@ -71,8 +73,9 @@ OPTIONS = (
     Setting(
         "state",
         "where requests, settings and progress are kept",
-        text("a file or off"),
+        text("a file, zookeeper://hosts/path, postgresql://..., mysql://... or off"),
         None,
+        secret=True,
         computed="one file for each user",
     ),
     Setting(
@@ -102,6 +105,12 @@ OPTIONS = (
         computed="about twice as long as without a dump",
     ),
     Setting(
+        "batchSeconds",
+        "the least seconds from batch to batch while no dump runs; rounds of a dump follow one another without a pause",
+        number(0.0, 86_400.0),
+        0.0,
+    ),
+    Setting(
         "maxRowsPerTrigger",
         "rows of log per batch, cut between transactions",
         number(1, 2**31 - 1),
@@ -122,12 +131,33 @@ OPTIONS = (
         choice("date", "string"),
         "date",
     ),
+    Setting(
+        "cascades",
+        "MySQL, MariaDB: what to do about foreign keys that change rows without a record in the log; skip leaves their "
+        "tables out, follow has the sink apply them, stop stops when it happens, ignore goes on without",
+        choice("follow", "skip", "stop", "ignore"),
+        None,
+        computed="skip; in a pipeline follow, if every sink can",
+    ),
     Setting("arrays", "string: deliver array columns as PostgreSQL's literal", choice("array", "string"), "array"),
+    Setting(
+        "values",
+        "what is delivered for a value that its column's type cannot hold: null, with its text in _raw_values; "
+        "text for all values of the column; or stop",
+        VALUES,
+        NULL,
+    ),
     Setting(
         "catchUp",
         "PostgreSQL: off reads the log by the replication protocol only, however far behind the stream is",
         choice("auto", "off"),
         "auto",
+    ),
+    Setting(
+        "streamInProgress",
+        "PostgreSQL 14 and later: false has the server keep a large transaction on its disk until it commits",
+        flag(),
+        True,
     ),
     Setting(
         "heartbeatSeconds",
@@ -146,6 +176,12 @@ OPTIONS = (
         "refuse: do not start when a pattern brings a table that cannot be followed; skip leaves it out",
         choice("skip", "refuse"),
         "skip",
+    ),
+    Setting(
+        "onTableError",
+        "set-aside: a table that fails is set aside, and the others go on; stop: the stream stops",
+        choice("stop", "set-aside"),
+        "stop",
     ),
     Setting("newTables", "tell: name a table that comes later, and leave it out", choice("follow", "tell"), "follow"),
     Setting(
@@ -170,9 +206,10 @@ class Options:
     slot: str
     spool: str
     pipeline: str
-    state: str | None
+    state: str | None = field(repr=False)
     """Where the state store is: None for the default file, `off` for none."""
     decimals: str
+    values: ValueRules
     writes: bool
     skips: bool
     """Whether tables that a pattern brings and that cannot be followed are left out."""
@@ -200,7 +237,9 @@ class Options:
             before=self.settings.before,
             writes=self.writes,
             decimals=self.decimals,
+            values=self.values,
             skips=self.skips,
+            folder=None if "://" in self.spool else self.spool,
             own=self.own,
         )
 
@@ -223,6 +262,11 @@ def read_options(given: Mapping[str, str]) -> Options:
     family = family_of(url)
     address = family.parse(url)
     table, patterns = _tables(options, family.default_schema(address))
+    if options.read("cascades") == "follow" and options.read("deliver") != "ranges":
+        raise ConfigError(
+            "option 'cascades' is follow, which only the sinks of a pipeline can apply",
+            hint="set it to skip, stop or ignore, or use dblog run",
+        )
     slot = options.read("slot") or family.slot(address, table, values.get("tables", ""))
     return Options(
         family=family,
@@ -235,6 +279,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         pipeline=options.read("pipeline") or slot,
         state=options.read("state"),
         decimals=options.read("decimals"),
+        values=read_rules(options.read("values"), family.default_schema(address)),
         writes=options.read("watermark") == "table",
         skips=options.read("unsuitable") == "skip",
         ranges=options.read("deliver") == "ranges",
@@ -248,13 +293,22 @@ def read_options(given: Mapping[str, str]) -> Options:
             heartbeat=options.read("heartbeatSeconds"),
             patience=options.read("patienceSeconds"),
             max_delay=options.read("maxDelaySeconds"),
+            batch_seconds=options.read("batchSeconds"),
             follow_renamed=options.read("renamed") == "follow",
             follow_new=options.read("newTables") == "follow",
+            set_aside=_sets_aside(options, table),
         ),
         limit=Limit(rows=options.read("maxRowsPerTrigger"), nbytes=options.read("maxBytesPerTrigger")),
         own=family.own_options(options, address, slot),
         objects=ObjectStorage.of_options(values),
     )
+
+
+def _sets_aside(options: OptionValues, table: TableName | None) -> bool:
+    chosen = options.read("onTableError")
+    if chosen == "set-aside" and table is not None and options.read("deliver") != "ranges":
+        raise bad_value("onTableError", chosen, "stop: the stream has no other table than its own")
+    return bool(chosen == "set-aside")
 
 
 def option_names(url: str) -> list[str]:

@@ -12,7 +12,7 @@ Ranges, and the files that they name, are on the spool until the stream's batch 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dblog.capture.spool import LogFile, Spool
+from dblog.core.cascades import child_of, from_text
 from dblog.core.offset import Chunk
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
@@ -110,11 +111,12 @@ def ranges_of(
             chunks.setdefault(chunk.table, []).append(chunk)
         for table, window in of_tables(log.window).items():
             logs.setdefault(table, []).append(Log(window, tuple(chunks.get(table, ()))))
+    changed = cascading(files.spool, schemas, (log for found in logs.values() for log in found))
     emits: dict[TableName, list[Emit]] = {}
     for emit in (w for w in work if isinstance(w, Emit)):
         whole, table = emit.window, emit.chunk.table
         window = of_tables(whole).get(table) or Window(whole.start, whole.end, ())
-        emits.setdefault(table, []).append(Emit(window, emit.chunk))
+        emits.setdefault(table, []).append(Emit(window, emit.chunk, table in changed))
     found = [
         _table_work(files.spool, schemas, logs.get(table, ()), emits.get(table, ()), tasks)
         for table in dict.fromkeys([*logs, *emits])
@@ -122,6 +124,12 @@ def ranges_of(
     tables = [table for table in found if table is not None]
     frames = _Frames(spark, files, [(Typed(t.schema, before), (t.log_lanes, t.emit_lanes)) for t in tables])
     return [_table_range(table, frames, number) for number, table in enumerate(tables)]
+
+
+def cascading(spool: Spool, schemas: Schemas, logs: Iterable[Log]) -> frozenset[TableName]:
+    """The tables whose rows foreign keys may have changed in these logs without a record."""
+    files = [f for log in logs for f in log.window.files if child_of(f.table) is not None]
+    return frozenset(t for f in files for s in schemas.of_log(spool, [f]) for t in from_text(s.cascade).tables)
 
 
 class _Frames:
@@ -213,11 +221,11 @@ def _by_table(window: Window) -> dict[TableName, Window]:
     for segment in window.segments:
         mine: dict[TableName, list[LogFile]] = {}
         for file in segment:
-            if file.first < window.end and window.start <= file.last:
+            if file.first < window.end_of(file.table) and window.start <= file.last:
                 mine.setdefault(file.table, []).append(file)
         for table, files in mine.items():
             found.setdefault(table, []).append(tuple(files))
-    return {table: Window(window.start, window.end, tuple(segments)) for table, segments in found.items()}
+    return {t: Window(window.start, window.end_of(t), tuple(segments)) for t, segments in found.items()}
 
 
 def _inside(window: Window, at: tuple[int, int]) -> bool:

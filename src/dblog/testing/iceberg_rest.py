@@ -14,16 +14,10 @@ import tempfile
 from pathlib import Path
 
 from dblog.errors import ConfigError
-from dblog.testing.server_process import OwnServer
+from dblog.testing.server_process import GUARD, OwnServer
 
 JAVA_OPTIONS = ("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """Options for a fast start instead of high speed."""
-# $1 the pid file, $2 the catalog's directory. A line on the pipe means that the catalog has already stopped; the end of
-# the pipe means that the owner has ended.
-GUARD = """
-read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
-rm -rf "$2"
-"""
 
 
 def find_iceberg_rest(root: Path | None = None) -> Path | None:

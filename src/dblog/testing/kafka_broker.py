@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dblog.errors import ConfigError, SourceError
-from dblog.testing.server_process import OwnServer, free_port
+from dblog.testing.server_process import GUARD, OwnServer, free_port
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -47,12 +47,6 @@ JAVA_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
 )
-# $1 the pid file, $2 the broker's directory. A line on the pipe means that the broker has already stopped; the end of
-# the pipe means that the owner has ended.
-GUARD = """
-read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
-rm -rf "$2"
-"""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dblog.errors import ConfigError, SourceError
-from dblog.testing.server_process import OwnServer
+from dblog.testing.server_process import GUARD, OwnServer
 
 USER = "dblog"
 SETTINGS = {
@@ -90,14 +90,6 @@ def _which(name: str, root: Path | None) -> Path | None:
     machine = f"/usr/sbin:/usr/local/sbin:{os.environ.get('PATH', os.defpath)}"
     found = shutil.which(name, path=f"{root / 'bin'}:{root / 'sbin'}" if root else machine)
     return Path(found) if found else None
-
-
-# $1 the pid file, $2 the server's directory. A line on the pipe means that the server has already stopped; the end of
-# the pipe means that the owner has ended.
-GUARD = """
-read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
-rm -rf "$2"
-"""
 
 
 class MySQLServer(OwnServer):

@@ -21,16 +21,11 @@ import pyarrow.fs as pafs
 
 from dblog.errors import ConfigError
 from dblog.storage.object_storage import ObjectStorage
-from dblog.testing.server_process import OwnServer, free_port
+from dblog.testing.server_process import GUARD, OwnServer, free_port
 
 REGION = "us-east-1"
 INNER = ("master", "volume", "filer")
 """The parts of SeaweedFS beside the one that speaks S3. Each has two ports."""
-# $1 the pid file, $2 the server's directory; as for the Kafka broker.
-GUARD = """
-read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
-rm -rf "$2"
-"""
 
 
 def find_seaweed() -> Path | None:

@@ -22,6 +22,12 @@ from dblog.errors import ConfigError, SourceError
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 PORT_ATTEMPTS = 5
+GUARD = """
+read -r _ || { kill -9 "$(cat "$1")"; sleep 0.2; }
+rm -rf "$2"
+"""
+"""The guard of a server that has a pid file ($1) and a folder of its own ($2). A line on the pipe means that the server
+has already stopped; the end of the pipe means that the owner has ended."""
 
 
 class OwnServer:

@@ -13,7 +13,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import CHANGE_FIELDS, DELIVERED_FIELDS, Op, op_names
+from dblog.core.event import CHANGE_FIELDS, DELIVERED_FIELDS, RAW, Op, op_names
 from dblog.core.schema import TableSchema
 from dblog.errors import SchemaChanged
 from dblog.work.json_text import join_members, json_text
@@ -38,6 +38,9 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
         with its key only: unknown columns are absent. A reader with a schema reads absent and null columns alike.
         Null if the old row is unknown.
     """
+    raw = pa.nulls(changes.num_rows, pa.string())
+    if changes.schema.names[-1] == RAW:
+        raw, changes = changes.columns[-1], changes.drop_columns([RAW])
     first, last = len(CHANGE_FIELDS), len(CHANGE_FIELDS) + len(schema.columns)
     names = tuple(changes.schema.names[first:last])
     if names != schema.names:
@@ -71,6 +74,7 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
             pa.repeat(pa.scalar(dump, pa.string()), rows),
             pa.repeat(schema.version, rows),
             unchanged,
+            raw,
         ],
         schema=ENVELOPE,
     )

@@ -31,8 +31,10 @@ NO_ROWS = Typed(TableSchema(TableName("", ""), (), ()), before=False)
 _NAME = re.compile(r"([0-9a-f]{32})\.([0-9]{1,6})")
 _FILE = re.compile(r"[A-Za-z0-9_-]+\.arrow")
 _ID = re.compile(r"[A-Za-z0-9_-]+")
-_FILE_TYPES = (str, str, str, str, int, int, list, int, int, int, str)
+_FILE_TYPES = (str, str, str, str, int, int, list, int, int, int, str, list)
 """The types of the values that `_file_data` returns."""
+
+_ENDS = tuple[tuple[str, str, int], ...]
 
 Lanes = Sequence[tuple[Work, ...]]
 """The work of each task."""
@@ -100,8 +102,8 @@ class Range:
         if kind == "log":
             return Log(self._window(window), found)
         (chunk,) = found
-        if kind == "emit":
-            return Emit(self._window(window), chunk)
+        if kind in ("emit", "early"):
+            return Emit(self._window(window), chunk, kind == "early")
         if kind == "select":
             return Select(chunk)
         raise ValueError(f"{kind!r} is not a kind of work")
@@ -110,19 +112,22 @@ class Range:
         """A window. All work of the range that has it gets the same object."""
         at = from_data(int, number)
         if at not in self._made:
-            start, end, segments = self._windows[at]
+            start, end, segments, aside = self._windows[at]
             files = tuple(tuple(map(self._file, segment)) for segment in segments)
-            self._made[at] = Window(from_data(int, start), from_data(int, end), files)
+            ends = tuple((TableName(schema, name), upto) for schema, name, upto in from_data(_ENDS, aside))
+            self._made[at] = Window(from_data(int, start), from_data(int, end), files, ends)
         return self._made[at]
 
     def _file(self, data: Any) -> LogFile:
         """Read a log file. `from_data` would be too slow: a batch may have thousands of files."""
         if tuple(map(type, data)) != _FILE_TYPES:
             raise ValueError(f"{data!r} is not a log file")
-        name, schema, table, version, rows, incomplete, truncates, first, last, size, identity = data
+        name, schema, table, version, rows, incomplete, truncates, first, last, size, identity, raw = data
         path = self._spool.log_path(_matching(_FILE, name))
         emptied = from_data(tuple[tuple[int, int], ...], truncates) if truncates else ()
-        return LogFile(path, TableName(schema, table), version, rows, incomplete, emptied, first, last, size, identity)
+        kept = from_data(tuple[tuple[str, int], ...], raw) if raw else ()
+        about = rows, incomplete, emptied, first, last, size, identity, kept
+        return LogFile(path, TableName(schema, table), version, *about)
 
 
 def _text(shape: Typed, lanes: Lanes) -> str:
@@ -136,13 +141,16 @@ def _text(shape: Typed, lanes: Lanes) -> str:
         match work:
             case Log(window=window, chunks=chunks):
                 return ["log", number(window), to_data(chunks)]
-            case Emit(window=window, chunk=chunk):
-                return ["emit", number(window), [to_data(chunk)]]
+            case Emit(window=window, chunk=chunk, early=early):
+                return ["early" if early else "emit", number(window), [to_data(chunk)]]
             case Select(chunk=chunk):
                 return ["select", None, [to_data(chunk)]]
 
     works = [[item(work) for work in lane] for lane in lanes]
-    shown = [[w.start, w.end, [[_file_data(f) for f in segment] for segment in w.segments]] for w in windows]
+    shown = [
+        [w.start, w.end, [[_file_data(f) for f in s] for s in w.segments], [[*table, end] for table, end in w.ends]]
+        for w in windows
+    ]
     schema = schema_to_text(shape.table)
     return json.dumps({"schema": schema, "before": shape.before, "windows": shown, "lanes": works})
 
@@ -150,7 +158,7 @@ def _text(shape: Typed, lanes: Lanes) -> str:
 def _file_data(f: LogFile) -> list[Any]:
     """A log file as data, with its name in place of its path."""
     name = f.path.rpartition("/")[2]
-    return [name, *f.table, f.version, f.rows, f.incomplete, f.truncates, f.first, f.last, f.size, f.identity]
+    return [name, *f.table, f.version, f.rows, f.incomplete, f.truncates, f.first, f.last, f.size, f.identity, f.raw]
 
 
 def _chunk(data: Any) -> Chunk:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, DELIVERED_FIELDS, RESERVED, WHOLE, Op, op_names
+from dblog.core.event import BEFORE, DELIVERED_FIELDS, RAW, RESERVED, WHOLE, Op, op_names
 from dblog.core.schema import TableSchema
 from dblog.errors import ConfigError, SchemaChanged
 from dblog.sources.base import Source
@@ -89,6 +89,7 @@ class Typed:
             "_dump": pa.repeat(pa.scalar(dump, pa.string()), size),
             "_schema": pa.repeat(pa.scalar(schema.version), size),
             "_unchanged": _with_missing(given["_unchanged"], given["_op"], missing),
+            RAW: given[RAW] if RAW in given else pa.nulls(size, pa.string()),
         }
         columns += [metadata[f.name] for f in METADATA]
         if self.before:

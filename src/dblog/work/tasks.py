@@ -9,6 +9,7 @@ Each yields change batches (`core.event`) with the schema they were captured und
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,14 @@ import pyarrow.compute as pc
 
 from dblog.capture.spool import LogFile, Spool
 from dblog.core.dump import Staged
-from dblog.core.event import BEFORE, CHANGE_FIELDS, DUMP_SEQ, Op
+from dblog.core.event import BEFORE, CHANGE_FIELDS, DUMP_SEQ, RAW, Op
 from dblog.core.keys import key_columns, matches
 from dblog.core.offset import Chunk
-from dblog.core.schema import TableSchema
+from dblog.core.raw_values import FIELD, counted, some
+from dblog.core.schema import TableName, TableSchema
+from dblog.core.set_aside import set_aside
 from dblog.core.window import complete, survivors
-from dblog.errors import TableUnreadable
+from dblog.errors import DecodeError, TableUnreadable
 from dblog.sources.base import Source
 
 
@@ -35,10 +38,16 @@ class Window:
     start: int
     end: int
     segments: tuple[tuple[LogFile, ...], ...]
+    ends: tuple[tuple[TableName, int], ...] = ()
+    """Where the log of tables ends that are set aside within the window."""
 
     @property
     def files(self) -> Iterator[LogFile]:
         return (file for segment in self.segments for file in segment)
+
+    def end_of(self, table: TableName) -> int:
+        """Where the log of a table ends."""
+        return min([self.end, *(end for name, end in self.ends if name == table)])
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Emit:
 
     window: Window
     chunk: Chunk
+    early: bool = False
+    """Whether the rows are delivered with an order before the window's log: it has cascades, which act on them."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ def log_changes(spool: Spool, log: Log) -> Iterator[Stride]:
 
 def _file_changes(spool: Spool, log: Log, file: LogFile) -> Changes:
     schema, batches = spool.read_log(file.path)
-    changes: Iterable[pa.RecordBatch] = (_within(log.window, b) for b in batches)
+    changes: Iterable[pa.RecordBatch] = (_within(log.window, schema.table, b) for b in batches)
     mine = [c for c in log.chunks if c.table == file.table]
     if file.incomplete and mine:
         changes = _completed(spool, log, file, schema, list(changes), mine)
@@ -124,15 +135,18 @@ def emitted_rows(spool: Spool, emit: Emit, *, before: bool) -> Changes:
     rows = pa.Table.from_batches([b.select(schema.key) for b in keys], key)
     keep = survivors(rows, schema.key, _touching(spool, emit.window, schema))
     _, batches = spool.read_chunk(chunk.id, chunk.stamp)
-    at = 0
+    at, raw = 0, Counter[str]()
     for batch in batches:
         mine = keep.slice(at, batch.num_rows)
         left = batch if mine.true_count == len(mine) else batch.filter(mine)  # a filter would copy it
         at += batch.num_rows
+        if some(left):
+            raw += counted(left.column(RAW))
         if left.num_rows:
-            yield schema, _read_events(left, emit.window.end - 1, before=before)
+            position = emit.window.start if emit.early else emit.window.end
+            yield schema, _read_events(left, position - 1, before=before)
     kept = pc.sum(keep).as_py() or 0
-    facts = {"rows": kept, "dropped": rows.num_rows - kept}
+    facts: dict[str, Any] = {"rows": kept, "dropped": rows.num_rows - kept, **({"raw": raw} if raw else {})}
     if kept < rows.num_rows:
         stale = rows.filter(pc.invert(keep)).slice(0, EXAMPLES)
         spool.note(chunk.id, {**facts, "examples": _examples(stale, _touching(spool, emit.window, schema), schema.key)})
@@ -167,16 +181,19 @@ def stage(source: Source, spool: Spool, chunk: Chunk) -> Staged:
         return spool.stage(chunk.id, selected.schema, selected.read)
     except TableUnreadable as error:
         return spool.stage_failed(chunk.id, error.message)
+    except DecodeError as error:
+        about = {k: v for k, v in set_aside(error, 0, 0.0).to_json().items() if k not in ("position", "at")}
+        return spool.stage_failed(chunk.id, error.message, about)
 
 
-def _within(window: Window, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _within(window: Window, table: TableName, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The changes of the batch that belong to the window. A commit is before its end position, so the transactions that
     end in `(start, end]` are those with `start <= lsn < end`."""
     lsn = batch.column("_lsn")
-    bounds = pc.min_max(lsn).as_py()
-    if bounds["min"] is None or (window.start <= bounds["min"] and bounds["max"] < window.end):
+    bounds, end = pc.min_max(lsn).as_py(), window.end_of(table)
+    if bounds["min"] is None or (window.start <= bounds["min"] and bounds["max"] < end):
         return batch
-    return batch.filter(pc.and_(pc.greater_equal(lsn, window.start), pc.less(lsn, window.end)))
+    return batch.filter(pc.and_(pc.greater_equal(lsn, window.start), pc.less(lsn, end)))
 
 
 def _touching(spool: Spool, window: Window, schema: TableSchema) -> Iterator[pa.RecordBatch]:
@@ -185,7 +202,7 @@ def _touching(spool: Spool, window: Window, schema: TableSchema) -> Iterator[pa.
         if file.table == schema.table:
             _, batches = spool.read_log(file.path, ["_op", "_lsn", "_seq", *schema.key])
             for batch in batches:
-                yield _within(window, batch)
+                yield _within(window, schema.table, batch)
 
 
 def _completed(
@@ -196,7 +213,7 @@ def _completed(
     All changes of the window count for this, so the table's other files are read too.
     """
     others = [
-        _within(log.window, batch)
+        _within(log.window, schema.table, batch)
         for other in log.window.files
         if other.table == file.table and other.path != file.path
         for batch in spool.read_log(other.path, ["_op", "_lsn", "_unchanged", *schema.key])[1]
@@ -211,7 +228,9 @@ def _completed(
 
 def _read_events(rows: pa.RecordBatch, lsn: int, *, before: bool) -> pa.RecordBatch:
     """Chunk rows as change batches."""
-    size = rows.num_rows
+    size, raw = rows.num_rows, None
+    if RAW in rows.schema.names:
+        raw, rows = rows.column(RAW), rows.drop_columns([RAW])
     metadata = {"_op": int(Op.read), "_lsn": lsn, "_seq": DUMP_SEQ}
     arrays = [
         pa.repeat(pa.scalar(metadata[f.name], f.type), size) if f.name in metadata else pa.nulls(size, f.type)
@@ -222,4 +241,7 @@ def _read_events(rows: pa.RecordBatch, lsn: int, *, before: bool) -> pa.RecordBa
     if before:
         fields.append(pa.field(BEFORE, pa.struct(list(rows.schema))))
         arrays.append(pa.nulls(size, fields[-1].type))
+    if raw is not None and raw.null_count < size:
+        fields.append(FIELD)
+        arrays.append(raw)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

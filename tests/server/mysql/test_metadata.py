@@ -116,6 +116,8 @@ def changes(source: MySQL, log: MySQLLog) -> list[dict[str, Any]]:
         for run in log.read(0.1):
             rows += [row for _, batch in run.changes for row in batch.to_pylist()]
             if run.token == token:
+                for failure in source.failures().values():
+                    raise failure.error
                 return [{name: value for name, value in row.items() if name[0] != "_"} for row in rows]
         assert time.monotonic() < deadline
 

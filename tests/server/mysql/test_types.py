@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from dblog.core.event import UTC_MICROS, Op
 from dblog.core.schema import TableName, TableSchema
+from dblog.core.value_rules import ValueRules
 from dblog.databases.mysql import connect
 from dblog.databases.mysql.flavor import MARIADB
-from dblog.errors import DecodeError
+from dblog.errors import DecodeError, ValueRefused
 from dblog.sources.columns import Raw
 from dblog.sources.mysql.catalog import read_types
 from dblog.sources.mysql.charsets import CHARSETS, charset
@@ -530,15 +531,18 @@ def test_the_key_is_in_its_own_order(server: Server, key: str) -> None:
     assert schema.key == (("a", "id") if "(a" in key else ("b", "id"))
 
 
-def test_dates_of_no_calendar_are_refused_or_text(server: Server) -> None:
+def test_dates_of_no_calendar_are_null_or_refused_or_text(server: Server) -> None:
     server.query("create table t (id int primary key, d date, m datetime(3), s timestamp(2) null, n decimal(10,3))")
     place = server.place()
     server.query(
         "insert into t values (1, '2024-00-00', '2024-02-31 01:02:03.5', '2024-01-01', -1.5),"
         " (2, '0000-00-00', '0000-00-00', '0000-00-00', 0), (3, null, null, null, null)"
     )
-    with pytest.raises(DecodeError, match="2024-00-00"):
-        server.log(place, "t")
+    with pytest.raises(ValueRefused, match="2024-00-00"):
+        server.log(place, "t", TypeOptions(values=ValueRules(default="stop")))
+    schema, batch = server.log(place, "t")
+    raw = ['{"d":"2024-00-00","m":"2024-02-31 01:02:03.500"}', None, None]
+    assert batch.column("_raw_values").to_pylist() == server.dump(schema).column("_raw_values").to_pylist() == raw
     schema, batch = server.log(place, "t", TypeOptions(decimals="string", dates="string"))
     rows = [tuple(row[name] for name in schema.names) for row in batch.to_pylist()]
     assert [(str(a), *b) for a, *b in rows] == server.query("select * from t", plain=True)

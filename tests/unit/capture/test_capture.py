@@ -45,7 +45,7 @@ def test_a_reconnection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         capture.start()
         assert source.opened.acquire(timeout=10)
         assert source.reading.wait(10)
-        capture.reconnect("the server shuts down")
+        capture.reconnect("the server ends sessions: the server shuts down")
         assert source.opened.acquire(timeout=10)
         capture.stop()
     (record,) = caplog.records

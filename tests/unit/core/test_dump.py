@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dblog.core.boundaries import Boundaries
 from dblog.core.dump import (
     INITIAL,
     NO_ROWS,
@@ -27,7 +28,7 @@ PACE = Pace(chunks=2, rows=2)
 KEY = "id integer"
 
 
-class Keys:
+class Keys(Boundaries):
     """Tables as sorted lists of numbers."""
 
     def __init__(self, **tables: Sequence[int]) -> None:

@@ -52,7 +52,7 @@ THOUSAND = tuple(TableName("inventory", f"table_{n:04}") for n in range(1000))
 
 
 @given(offsets)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_an_offset_survives_its_json(offset: Offset) -> None:
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
@@ -66,7 +66,7 @@ def test_position_zero_is_a_position() -> None:
     assert Offset.from_json(Offset(0).to_json()).position == 0
 
 
-@pytest.mark.parametrize("data", [{}, {"v": 3, "pos": 5}, {"v": "1"}])
+@pytest.mark.parametrize("data", [{}, {"v": 4, "pos": 5}, {"v": "1"}])
 def test_an_offset_of_another_version_is_refused_with_the_way_out(data: dict[str, object]) -> None:
     with pytest.raises(PositionLost) as refused:
         Offset.from_json(data)

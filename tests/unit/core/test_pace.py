@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dblog.core.boundaries import AT_ONCE, Boundaries
 from dblog.core.dump import INITIAL, Orders, next_round
 from dblog.core.offset import Chunk, Cursor, Key
 from dblog.core.pace import FIRST_DELAY, LEAST_DELAY, LEAST_SECONDS, QUIET_SECONDS, ROUND_ROWS, Budget, Pace, Ran
@@ -15,12 +16,13 @@ from dblog.core.schema import TableName
 A, B = TableName("public", "a"), TableName("public", "b")
 
 
-class Sizes:
+class Sizes(Boundaries):
     """Tables of so many rows, with the keys 1, 2, 3 ..."""
 
     def __init__(self, **sizes: int) -> None:
         self.sizes = sizes
         self.asked = 0
+        self.groups: list[list[str]] = []
 
     def key(self, table: TableName) -> str:
         return "id integer"
@@ -37,6 +39,10 @@ class Sizes:
             at = min(at + rows, int(upto[0]))
             found.append((str(at),))
         return found
+
+    def small(self, tables: Sequence[TableName], rows: int) -> dict[TableName, tuple[str, Key | None]]:
+        self.groups.append([t.name for t in tables])
+        return {t: (self.key(t), self.last_key(t)) for t in tables if self.sizes[t.name] <= rows}
 
 
 def waiting(sizes: Sizes) -> tuple[Cursor, ...]:
@@ -99,6 +105,30 @@ def test_hundreds_of_small_tables_share_a_round() -> None:
     assert len(left) == 1000 - len(chunks)
     chunks, _ = next_round(waiting(sizes), Pace(chunks=2), sizes, "w")
     assert len(chunks) == 2, "without a budget the number of chunks counts"
+
+
+def test_small_tables_are_asked_about_together() -> None:
+    sizes = Sizes(**{f"t{n}": 100 * (n % 3) for n in range(70)}, big=5000, last=7)
+    chunks, left = next_round(waiting(sizes), Pace(chunks=2, budget=60.0), sizes, "w")
+    assert [len(group) for group in sizes.groups] == [AT_ONCE, 72 - AT_ONCE]
+    assert sizes.asked == 2, "the boundaries of the large table alone"
+    assert names(chunks) == [*(f"t{n}" for n in range(70)), "big", "last"]
+    assert [c.extent.upto for c in chunks[1:3]] == [("100",), ("200",)]
+    assert chunks[0].extent.empty
+    assert left == ()
+
+
+def test_tables_that_a_round_has_no_time_for_are_not_asked_about() -> None:
+    sizes = Sizes(**{f"t{n}": 100 for n in range(1000)})
+    chunks, left = next_round(waiting(sizes), Pace(chunks=2, budget=0.2), sizes, "w")
+    assert len(chunks) + len(left) == 1000
+    assert sum(map(len, sizes.groups)) <= len(chunks) + AT_ONCE
+
+
+def test_a_single_table_is_not_asked_about_twice() -> None:
+    sizes = Sizes(a=100)
+    assert len(next_round(waiting(sizes), Pace(chunks=2, budget=1.0), sizes, "w")[0]) == 1
+    assert sizes.groups == []
 
 
 def test_empty_tables_take_the_time_of_a_select() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dblog.core.boundaries import Boundaries
 from dblog.core.dump import INITIAL, REPAIR, Orders, Staged
 from dblog.core.event import Op, change_schema
 from dblog.core.keys import matches
@@ -263,7 +264,7 @@ def test_a_key_that_does_not_equal_itself_is_completed_too() -> None:
 # plan
 
 
-class Tens:
+class Tens(Boundaries):
     """Tables whose keys are 1 to 10."""
 
     def key(self, table: TableName) -> str:

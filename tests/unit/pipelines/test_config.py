@@ -158,6 +158,23 @@ def test_a_password_goes_into_the_url_and_does_not_show_itself(tmp_path: Path, m
     assert {"pa/ss@w:rd", "tok-99"} <= set(config.secrets)
 
 
+def test_a_state_store_is_a_secret_only_if_it_has_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "zookeeper://me:pa55-w0rd-7@a,b,c/dblog"
+    monkeypatch.setenv("SHOP_STATE", url)
+    for written in ('{ env = "SHOP_STATE" }', f"'{url}'", "'${SHOP_STATE}'"):
+        config = read(tmp_path, SOURCE + f"[pipeline]\nstate = {written}\n" + PLAIN)
+        assert config.state == url
+        assert url in config.secrets
+        assert "pa55-w0rd-7" not in repr(config)
+    for plain in ("zookeeper://a,b,c/dblog", "off"):
+        config = read(tmp_path, SOURCE + f"[pipeline]\nstate = '{plain}'\n" + PLAIN)
+        assert repr(config.state) == repr(plain)
+        assert plain not in config.secrets
+    config = read(tmp_path, SOURCE + "[pipeline]\nstate = 'state.db'\n" + PLAIN)
+    assert config.state == str(tmp_path / "state.db")
+    assert "state.db" not in config.secrets
+
+
 def test_a_setting_that_is_a_table_may_have_an_entry_called_file_or_env(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,7 +249,7 @@ def test_events_keep_the_order_and_have_their_places() -> None:
         (lambda rows, schema: None, "NoneType"),
         (lambda rows, schema: rows, "_lsn"),
         (lambda rows, schema: event_columns(rows.column("_op"), rows.column("id")), "value: int32"),
-        (lambda rows, schema: event_columns(op_names(), op_names()), "5 events for 6 rows"),
+        (lambda rows, schema: event_columns(op_names()[:5], op_names()[:5]), "5 events for 6 rows"),
     ],
 )
 def test_a_formatter_must_give_two_texts_for_each_row(gives: Any, said: str) -> None:

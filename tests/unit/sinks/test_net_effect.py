@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_the_net_effect_is_that_of_the_events_one_by_one(
     last = {key_of(e): (e["_op"], e["_lsn"], e["_seq"]) for e in [*changes, *rows]}
     assert all((row["_op"], row["_lsn"], row["_seq"]) == last[key_of(row)] for row in found)
     if frame is not None:
-        assert frame.columns == [*T.names, "_op", "_lsn", "_seq", "_unchanged", "_whole"]
+        assert frame.columns == [*T.names, "_op", "_lsn", "_seq", "_unchanged", "_raw_values", "_whole"]
     assert all(row["_unchanged"] != [] for row in found), "nothing is null, as everywhere"
 
 
@@ -160,3 +161,17 @@ def test_a_zero_of_a_key_keeps_its_sign(spark: SparkSession) -> None:
     assert found is not None
     rows = {row["v"]: (row["_op"], str(row["k"]), str(row["ks"])) for row in collected(found)}
     assert rows == {1: ("create", "-0.0", "[-0.0]"), None: ("delete", "-1.0", "[0.0]")}
+
+
+def test_a_raw_value_goes_with_the_value_that_an_earlier_change_has(spark: SparkSession) -> None:
+    first, second = KEYS[:2]
+    changes = [
+        event("create", (1, 0), **first, a=1, _raw_values='{"d.e":"{{1}}","a":"x","_before.a":"y"}'),
+        event("update", (1, 1), ["d.e"], **first, a=2, _raw_values='{"b c":"z"}'),
+        event("create", (1, 2), **second, _raw_values='{"a":"NaN"}'),
+        event("update", (1, 3), **second, a=1),
+    ]
+    found = net(table_batch(spark, T, changes))
+    assert found is not None
+    raw = {key_of(row): json.loads(row["_raw_values"] or "{}") for row in collected(found)}
+    assert raw == {key_of(first): {"d.e": "{{1}}", "b c": "z"}, key_of(second): {}}

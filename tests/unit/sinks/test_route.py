@@ -128,11 +128,32 @@ def test_columns_are_renamed_left_out_and_masked(spark: SparkSession) -> None:
         (None, None, None),
     ]
     assert set(rows[0]) == {
-        *("id", "who", "card", "_op", "_lsn", "_seq", "_txid", "_committed_at", "_dump", "_schema", "_unchanged")
+        *(
+            "id",
+            "who",
+            "card",
+            "_op",
+            "_lsn",
+            "_seq",
+            "_txid",
+            "_committed_at",
+            "_dump",
+            "_schema",
+            "_unchanged",
+            "_raw_values",
+        )
     }
     assert [(r["_op"], r["_lsn"], r["_seq"]) for r in rows] == [
         ("create", 1, 0), ("update", 1, 1), ("truncate", 1, 2)
     ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_raw_values_are_renamed_and_those_of_masked_columns_are_left_out(spark: SparkSession) -> None:
+    made = route(exclude=("n",), rename={"name": "who"}, mask={"card.no": "redact"})
+    raw = '{"name":"\\\\xff","card.no":"secret","n":"NaN","_before.name":"old","_before.card.no":"secret"}'
+    rows = through(spark, made, event("create", (1, 0), id=1, _raw_values=raw), event("create", (1, 1), id=2))
+    assert [r["_raw_values"] for r in rows] == ['{"who":"\\\\xff","_before.who":"old"}', None]
 
 
 @pytest.mark.spark

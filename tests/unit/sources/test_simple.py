@@ -128,10 +128,12 @@ def test_a_followed_table_that_the_patterns_do_not_name_any_more_is_not_gone(sou
     assert source.survey({OTHER: Followed()}).gone == frozenset()
 
 
-def test_a_followed_table_that_loses_its_key_ends_the_stream(source: DictSource) -> None:
+def test_a_followed_table_that_loses_its_key_is_unfit(source: DictSource) -> None:
     source.there.update([table(B)])
-    with pytest.raises(PreconditionFailed, match=r"table 's\.b' has no key"):
-        source.survey({A: Followed(), B: Followed()})
+    (error,) = source.survey({A: Followed(), B: Followed()}).unfit.values()
+    assert isinstance(error, PreconditionFailed)
+    assert "table 's.b' has no key" in error.message
+    assert source.unfit([A, B]).keys() == {B}
 
 
 def test_a_new_stream_needs_all_its_tables(source: DictSource) -> None:

@@ -272,6 +272,7 @@ def test_the_envelopes_schema_is_the_one_spark_expects() -> None:
         ("_dump", string),
         ("_schema", string),
         ("_unchanged", spark_types.ArrayType(string)),
+        ("_raw_values", string),
     ]
     expected = to_arrow_schema(
         spark_types.StructType([spark_types.StructField(name, kind) for name, kind in fields]), timezone="UTC"

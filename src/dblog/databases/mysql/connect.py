@@ -187,9 +187,12 @@ def _validate(found: Address) -> None:
         raise ConfigError(f"option 'url' has connect_timeout={timeout!r}", hint="give a whole number of seconds")
 
 
-def connect(url: str | Address, *, program: str = "dblog", client_flag: int = 0) -> Connection:
+def connect(
+    url: str | Address, *, program: str = "dblog", client_flag: int = 0, patience: float | None = None
+) -> Connection:
     """Open a session with our settings, in which every statement commits by itself. `client_flag` has capabilities that
-    the server may use beside the driver's. Raises SourceError."""
+    the server may use beside the driver's. `patience` limits how long a call waits for the server, in seconds. Raises
+    SourceError."""
     address = parse(url) if isinstance(url, str) else url
     options: dict[str, Any] = {"unix_socket": address.get("socket")} if address.get("socket") else {}
     with translating(f"connecting to {address.masked}", secrets=address.secrets):
@@ -209,6 +212,8 @@ def connect(url: str | Address, *, program: str = "dblog", client_flag: int = 0)
             init_command="set session " + ", ".join(f"{name} = {value}" for name, value in SESSION.items()),
             program_name=program,
             client_flag=client_flag,
+            read_timeout=patience,
+            write_timeout=patience,
             **options,
         )
 

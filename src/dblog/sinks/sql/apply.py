@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dblog.errors import SinkUnreachable
@@ -43,20 +43,24 @@ class Application:
     ) -> Iterator[Statement]:
         """The statements for all tables. `known` has their entries in the ledger, `shared` the tables that other
         pipelines write too, `least` is the smallest position from which a pipeline may still bring a state."""
+        yield from self.of_shares(shares, known, least)
+        yield from self._filling(shares, known, shared)
+
+    def of_shares(self, shares: Sequence[Share], known: Mapping[str, Known], least: int) -> Iterator[Statement]:
+        """The statements for the rows of tables."""
         for share in shares:
             entry = known.get(share.into.id)
             if entry is None:
                 raise SinkUnreachable(f"the ledger has no entry for table {share.into.name} any more")
             doing = f"writing table {share.into.name}"
             yield from (Statement(sql, doing) for sql in self._table(share, entry, least))
-        yield from self._filling(shares, known, shared)
 
     def _table(self, share: Share, known: Known, least: int) -> Iterator[str]:
         into, ledger, emptied = share.into, self._ledger, known.emptied
         if share.table.truncated is not None and share.table.truncated > emptied:
             emptied = share.table.truncated
             yield from self._empty(into, emptied)
-        names = self._names(share)
+        names = self.names(share)
         remembers = known.remembers
         for inline, kinds in share.staged:
             staged = StagedRows(names, inline.source, kinds)
@@ -89,7 +93,8 @@ class Application:
         for sql in (*self._ledger.set_filling(over, ""), *self._ledger.set_filling(still, OPEN)):
             yield Statement(sql, "writing the ledger")
 
-    def _names(self, share: Share) -> TableNames:
+    def names(self, share: Share) -> TableNames:
+        """The names of a share's table and its columns."""
         quoted, into = self._target.quoted, share.into
         return TableNames(
             table=quoted(*into.name),

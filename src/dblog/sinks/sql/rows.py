@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import WHOLE
+from dblog.core.event import RAW, WHOLE
+from dblog.core.raw_values import counted, replaced, some, texts_of
 from dblog.core.schema import TableSchema
 from dblog.sinks.net_rows import NetRows, Order, net_changes, net_dump_rows, unchanged_of
 from dblog.sinks.sql.staged import Kinds
-from dblog.sinks.sql.target import GONE
+from dblog.sinks.sql.target import GONE, Target
 
 WINDOW_ROWS, WINDOW_BYTES = 100_000, 64 << 20
 """The greatest size of a window, in changes and in bytes, apart from the last batch of rows in it."""
@@ -36,6 +37,8 @@ class TableShape:
     soft: bool
     truncated: Order | None
     """The last truncate in the batch: changes up to it do not count."""
+    exact: Target | None = None
+    """The target, if it is of the source's family and can store raw values (`core.raw_values`)."""
 
 
 def change_windows(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[tuple[pa.Table, Kinds]]:
@@ -85,6 +88,8 @@ def staged_rows(net: NetRows, shape: TableShape) -> tuple[pa.Table, Kinds]:
         missing = {n: missing[n] | gone if n in missing else gone for n in rest}
         whole = whole & ~gone
     columns = {name: deleted if name == GONE else net.rows[name] for name in shape.columns}
+    if shape.exact is not None and some(net.rows):
+        columns |= _raw_columns(columns, net.rows[RAW], shape.exact)
     columns |= {"_lsn": net.rows["_lsn"], "_seq": net.rows["_seq"]}
     if gone.any():
         columns["_gone"] = deleted
@@ -92,6 +97,17 @@ def staged_rows(net: NetRows, shape: TableShape) -> tuple[pa.Table, Kinds]:
         columns |= {"_unchanged": _lists(missing), "_whole": pa.array(whole)}
     last = pc.max(net.rows["_lsn"].filter(deleted)).as_py() if gone.any() else -1
     return pa.table(columns), Kinds(bool(gone.any()), not gone.all(), bool(missing), last)
+
+
+def _raw_columns(columns: Mapping[str, pa.ChunkedArray], raw: pa.ChunkedArray, target: Target) -> dict[str, pa.Array]:
+    """The columns with raw values, as texts that the target reads."""
+    found = {}
+    for name in set(columns) & set(counted(raw)):
+        # Bytes that are not text are written as \\x and digits. The target could not store them either.
+        texts = {row: text for row, text in texts_of(raw, name).items() if not text.startswith("\\x")}
+        column = columns[name].combine_chunks()
+        found[name] = replaced(target.input_texts(name, column), texts) if texts else column
+    return found
 
 
 def _lists(missing: Mapping[str, np.ndarray]) -> pa.DictionaryArray:

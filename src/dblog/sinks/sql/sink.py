@@ -25,6 +25,7 @@ from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.net_effect import net
 from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.sql.apply import Application, Share, in_order
+from dblog.sinks.sql.cascades import Cascading, cascading, without_rows
 from dblog.sinks.sql.ledger import Ledger
 from dblog.sinks.sql.load import Loaded, Loading, Part, explained, load_frame, load_part, load_windows
 from dblog.sinks.sql.rows import TableShape, change_windows, dump_windows
@@ -49,6 +50,8 @@ THREADS = 2
 class SqlSink(Sink):
     """Writes to tables of PostgreSQL, MySQL or MariaDB, exactly once."""
 
+    applies_cascades = True
+
     settings = (
         Setting("url", "the target, as postgresql://, mysql:// or mariadb://", text("a URL"), secret=True),
         SCHEMA_CHANGES,
@@ -72,6 +75,10 @@ class SqlSink(Sink):
         self._spark: SparkSession | None = None
         self._kept: dict[str, str] = {}
         """By table, the columns of the staging table for a few rows that this session has made."""
+        self._cascading: Cascading | None = None
+        """The cascades of the batch that is being written."""
+        self._indexed: set[str] = set()
+        """The indexes that cascades need and that this session has found or made."""
 
     def check(self) -> None:
         session = self._target.connect()
@@ -95,7 +102,8 @@ class SqlSink(Sink):
             if self._ledger.taken(session, batch.id, batch.position):
                 return
             shares += self._shares(session, batch)
-            self._load(session, batch, shares)
+            self._cascading = cascading(self._target, self._ledger, batch, shares, soft=self._soft)
+            self._load(session, batch, self._uncut(session, shares))
             try:
                 self._apply(session, batch, shares)
             except SinkUnreachable:
@@ -107,6 +115,15 @@ class SqlSink(Sink):
             self._forget()
             raise
         self._drop(shares)
+
+    def _uncut(self, session: Session, shares: Sequence[Share]) -> list[Share]:
+        """The shares that are loaded as a whole. Those that cascades cut are staged here."""
+        if self._cascading is None:
+            return list(shares)
+        cut = self._cascading.load(session, self._indexed)
+        for share in cut:
+            without_rows(share)
+        return [share for share in shares if all(share is not other for other in cut)]
 
     # -- connection --------------------------------------------------------------------------------------------------
 
@@ -130,12 +147,13 @@ class SqlSink(Sink):
         if self._session is not None:
             self._session.close()
         self._session = None
+        self._indexed.clear()
         self._tables.forget()
         self._kept.clear()
 
     def _drop(self, shares: Sequence[Share]) -> None:
         """Drop the staging tables: those of the batch, and any that late tasks of earlier batches have made."""
-        if self._session is not None and any(not share.few for share in shares):
+        if self._session is not None and (self._cascading or any(not share.few for share in shares)):
             with suppress(SinkError):  # otherwise the next start drops them
                 self._ledger.sweep(self._session)
 
@@ -164,7 +182,13 @@ class SqlSink(Sink):
         kinds = dict(zip(STAGED, ("boolean", "bigint", "integer", target.unchanged, "boolean"), strict=True))
         return Loading(
             target,
-            TableShape(table.schema, tuple(into.types), self._soft, table.truncated),
+            TableShape(
+                table.schema,
+                tuple(into.types),
+                self._soft,
+                table.truncated,
+                target if target.of_family(table.schema) else None,
+            ),
             into.name,
             target.quoted(*into.name),
             {**into.types, **kinds},
@@ -190,7 +214,7 @@ class SqlSink(Sink):
             share, rows = of[id(table)], net(table)
             if rows is not None:
                 stages = load_frame(rows, share.loading)
-                share.staged += [(Inline(f"{stage.name} as s"), stage.kinds) for stage in stages]
+                share.staged += [(Inline(f"{stage.name} as _s"), stage.kinds) for stage in stages]
 
         Batch(batch.id, batch.position, tuple(s.table for s in others if s.table.arrow is None)).each(load)
 
@@ -259,6 +283,8 @@ class SqlSink(Sink):
             known = self._ledger.known(session, [share.into.id for share in shares], lock=True)
             shared = self._ledger.shared(session, [table for table, entry in known.items() if entry.filling])
             session.run_all(self._application.statements(shares, known, shared, least))
+            if self._cascading is not None:
+                self._cascading.apply(session, self._application, known, least)
             self._ledger.record(session, batch.id, batch.position)
 
     def _apply_apart(self, session: Session, batch: Batch, shares: Sequence[Share]) -> None:
@@ -280,7 +306,7 @@ class SqlSink(Sink):
 
 
 def _note(share: Share, loaded: Loaded) -> None:
-    share.staged += [(Inline(f"{stage.name} as s"), stage.kinds) for stage in loaded.stages]
+    share.staged += [(Inline(f"{stage.name} as _s"), stage.kinds) for stage in loaded.stages]
     share.full = share.full or loaded.full
 
 

@@ -58,7 +58,7 @@ class StagedRows:
 
     names: TableNames
     source: str
-    """What a statement selects them from. Its alias is `s`."""
+    """What a statement selects them from. Its alias is `_s`: a table may be called s."""
     kinds: Kinds
 
     def matching(self, one: str, other: str) -> str:
@@ -67,11 +67,11 @@ class StagedRows:
     def alive(self, after: Order, *, soft: bool, remembers: bool) -> str:
         """A condition on staged rows: not deleted later. `after` is when the table was emptied; `remembers` says
         whether the ledger has deleted keys of it."""
-        rows = [] if after == NEVER else [f"(s._lsn, s._seq) > ({after[0]}, {after[1]})"]
+        rows = [] if after == NEVER else [f"(_s._lsn, _s._seq) > ({after[0]}, {after[1]})"]
         if not soft and self.kinds.gone:
-            rows.append("not s._gone")
+            rows.append("not _s._gone")
         if not soft and remembers:
-            older = f"(d._lsn, d._seq) >= (s._lsn, s._seq) and {self.matching('d', 's')}"
+            older = f"(d._lsn, d._seq) >= (_s._lsn, _s._seq) and {self.matching('d', '_s')}"
             rows.append(f"not exists (select 1 from {self.names.deleted} as d where {older})")
         return " and ".join(rows) or "true"
 
@@ -81,7 +81,7 @@ class Inline:
     """A few rows as a part of statements."""
 
     source: str
-    """What a statement selects them from. Its alias is `s`."""
+    """What a statement selects them from. Its alias is `_s`: a table may be called s."""
     before: tuple[str, ...] = ()
     """Statements that make the source, and"""
     after: tuple[str, ...] = ()

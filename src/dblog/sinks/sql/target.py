@@ -141,6 +141,14 @@ class Target(ABC):
         """The type of each column in a new table. Raises SinkError."""
 
     @abstractmethod
+    def of_family(self, schema: TableSchema) -> bool:
+        """Whether a table's types are of the target's family. Then it reads the raw values of the source."""
+
+    @abstractmethod
+    def input_texts(self, name: str, values: pa.Array) -> pa.Array:
+        """The values of a column as texts that the server reads as values of the column's type. Raises Refused."""
+
+    @abstractmethod
     def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
         """Those of the tables that exist."""
 
@@ -199,6 +207,20 @@ class Target(ABC):
     @abstractmethod
     def upserts(self, staged: StagedRows, where: str) -> Sequence[str]:
         """The statements that insert or update rows, except where the table has a newer state."""
+
+    # -- rows that are joined with others ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def delete_joined(self, table: str, source: str, matching: str) -> str:
+        """The statement that deletes the table's rows that match a row of the source."""
+
+    @abstractmethod
+    def update_joined(self, table: str, source: str, matching: str, values: Mapping[str, str]) -> str:
+        """The statement that sets columns of the table's rows that match a row of the source."""
+
+    @abstractmethod
+    def has_index(self, session: Session, table: TableName, name: str) -> bool:
+        """Whether the table has an index of this name."""
 
 
 def refused(error: DBLogError, hint: str | None = None) -> SinkError:

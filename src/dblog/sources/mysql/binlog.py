@@ -52,6 +52,8 @@ class EventReader:
         self._file, self._byte = file_and_byte(begin)
         self._checksum = 0
         self._fresh = False
+        self.version = ""
+        """The version of the server that has written the file."""
 
     @property
     def position(self) -> int:
@@ -125,6 +127,7 @@ class EventReader:
         if algorithm and crc32(event) != _INTACT:
             raise _damaged()
         self._checksum = CHECKSUM if algorithm else 0
+        self.version = event[HEADER + 2 : HEADER + 52].rstrip(b"\0").decode("ascii", "replace")
         created = int.from_bytes(event[:4], "little")
         if self._created not in (0, created):
             raise PositionLost(

@@ -82,7 +82,9 @@ def read_tables(
     return {
         table: TableSchema(
             table,
-            tuple(my_column(name, kind, flavor, options) for name, kind in columns.items()),
+            tuple(
+                my_column(name, kind, flavor, options, options.values.of(table, name)) for name, kind in columns.items()
+            ),
             key_columns(connection, table),
         )
         for table, columns in read_types(connection, names, flavor).items()

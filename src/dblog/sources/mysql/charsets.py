@@ -21,6 +21,11 @@ from dblog.core.arrays import Bytes
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Cells
+from dblog.sources.unfit import Unfit
+
+
+class NotText(DecodeError):
+    """Bytes that are not text in their character set."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,12 @@ class Charset:
         try:
             text = value.decode(self.codec)
             if self.name == "ucs2" and max(text, default="") > "\uffff":
-                raise DecodeError(f"{text!r} is not text in ucs2, which has no surrogates")
+                raise NotText(f"{text!r} is not text in ucs2, which has no surrogates")
             if self._doubtful.isdisjoint(text):
                 return text
         except UnicodeDecodeError as error:
             if not self.lead:
-                raise DecodeError(f"{value!r} is not text in {self.name}: {error.reason}") from error
+                raise NotText(f"{value!r} is not text in {self.name}: {error.reason}") from error
         return "".join(self._each(value))
 
     def _each(self, value: bytes) -> Iterator[str]:
@@ -64,7 +69,7 @@ class Charset:
                 size *= 2
             character = value[at : at + size]
             if len(character) < size:
-                raise DecodeError(f"{value!r} is not text in {self.name}: its last character is incomplete")
+                raise NotText(f"{value!r} is not text in {self.name}: its last character is incomplete")
             found = self.differs.get(int.from_bytes(character))
             yield found or character.decode(self.codec, "replace").replace("\ufffd", "?")[0]
             at += size
@@ -102,7 +107,17 @@ class Charset:
         if self.width == 1:
             return self._mapped(content, ends.astype(np.int64), cells)
         distinct = stored.dictionary_encode()
-        texts = [self.decode(value) for value in distinct.dictionary.to_pylist()]
+        texts: list[str | None] = []
+        for value in distinct.dictionary.to_pylist():
+            try:
+                texts.append(self.decode(value))
+            except NotText:
+                texts.append(None)
+        if None in texts:
+            invalid = [n for n, text in enumerate(texts) if text is None]
+            wrong = np.isin(distinct.indices.fill_null(-1).to_numpy(), invalid)
+            message = f"a value is not text in {self.name}"
+            raise Unfit(message, wrong, lambda row: "\\x" + stored[row].as_py().hex())
         return pa.array(texts, pa.string()).take(distinct.indices)
 
     def _mapped(self, content: Bytes, ends: npt.NDArray[np.int32], cells: Cells) -> pa.Array:

@@ -25,13 +25,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from dblog.core.event import UTC_MICROS
-from dblog.core.schema import TableSchema
+from dblog.core.schema import NULL, TEXT, TableSchema
 from dblog.databases.mysql.flavor import Flavor
-from dblog.errors import DecodeError, PreconditionFailed
+from dblog.errors import PreconditionFailed
 from dblog.sources.columns import Cells
 from dblog.sources.mysql import numbers, strings, temporal
 from dblog.sources.mysql.column_types import (
@@ -41,12 +42,14 @@ from dblog.sources.mysql.column_types import (
     SHORT,
     Code,
     Codec,
+    Kernel,
     MyColumn,
     MyType,
     TypeOptions,
 )
 from dblog.sources.mysql.spelling import spelled
 from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.unfit import Decoded, decode_columns
 
 CODECS: dict[str, Codec] = {
     codec.name: codec
@@ -82,10 +85,10 @@ _UNSIGNED: dict[int, pa.DataType] = {1: pa.int16(), 2: pa.int32(), 3: pa.int32()
 _INTEGER: dict[int, pa.DataType] = {1: pa.int8(), 2: pa.int16(), 3: pa.int32(), 4: pa.int32(), 8: pa.int64()}
 
 
-def my_column(name: str, kind: MyType, flavor: Flavor, options: TypeOptions) -> MyColumn:
-    """The column `name`, whose type is `kind`."""
-    codec, arrow = _mapped(kind, options)
-    return MyColumn(name, spelled(kind, flavor), arrow, codec, kind)
+def my_column(name: str, kind: MyType, flavor: Flavor, options: TypeOptions, rule: str = NULL) -> MyColumn:
+    """The column `name`, whose type is `kind`. `rule` is that for values that do not fit."""
+    codec, arrow = _mapped(kind, replace(options, dates="string") if rule == TEXT else options)
+    return MyColumn(name, spelled(kind, flavor), arrow, codec, kind, rule=rule)
 
 
 def _mapped(kind: MyType, options: TypeOptions) -> tuple[str, pa.DataType]:
@@ -139,6 +142,7 @@ def table_schema(
         raise PreconditionFailed(
             f"table {mapped.table} has no primary key", hint=f"alter table {mapped.table} add primary key (...)"
         )
+    options = options or TypeOptions()
     described = []
     for column in mapped.columns:
         told = (catalog or {}).get(column.name)
@@ -146,21 +150,17 @@ def table_schema(
             continue
         same = told is not None and replace(told, special=None) == column.type
         kind = told if told is not None and same else column.type
-        described.append(my_column(column.name, kind, flavor, options or TypeOptions()))
+        rule = options.values.of(mapped.table, column.name)
+        described.append(my_column(column.name, kind, flavor, options, rule))
     return TableSchema(mapped.table, tuple(described), mapped.key)
 
 
-def decode(schema: TableSchema, cells: Sequence[Cells], *, log: bool) -> list[pa.Array]:
-    """The table's columns from their cells, in the form of the log or of a dump's rows. Raises DecodeError."""
-    arrays = []
-    for column, values in zip(schema.columns, cells, strict=True):
-        assert isinstance(column, MyColumn)
+def decode(schema: TableSchema, cells: Sequence[Cells], *, log: bool, positions: Any = None) -> Decoded:
+    """The table's columns from their cells, in the form of the log or of a dump's rows. `positions` are those of the
+    rows in the log. Raises DecodeError."""
+
+    def kernel(column: MyColumn) -> Kernel:
         codec = CODECS[column.codec]
-        try:
-            arrays.append((codec.from_log if log else codec.from_row)(values, column))
-        except DecodeError as error:
-            raise DecodeError(f"table {schema.table}: {error.message}", hint=error.hint) from None
-        except pa.ArrowInvalid as error:
-            message = f"table {schema.table}: column {column.name!r} ({column.type}) cannot be read: {error}"
-            raise DecodeError(message, hint="a value is not in its character set, or does not fit its type") from error
-    return arrays
+        return codec.from_log if log else codec.from_row
+
+    return decode_columns(schema, cells, kernel, positions)

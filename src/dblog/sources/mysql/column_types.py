@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from dblog.core.schema import Column
+from dblog.core.value_rules import ValueRules
 from dblog.errors import DecodeError
 from dblog.sources.columns import Cells
+from dblog.sources.unfit import Unfit
 
 
 class Code(IntEnum):
@@ -55,6 +57,8 @@ class TypeOptions:
 
     decimals: Literal["decimal", "string"] = "decimal"
     dates: Literal["date", "string"] = "date"
+    values: ValueRules = field(default_factory=ValueRules)
+    """The rules for single values that do not fit."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,15 @@ def wrong_value(column: MyColumn, value: str, hint: str | None = None) -> Decode
     )
 
 
+def unfit(column: MyColumn, wrong: Any, text: Callable[[int], str]) -> None:
+    """Raise Unfit if some rows are `wrong`: they have values that the server may store and that do not fit the
+    column's Arrow type. `text` gives the server's text of a row's value."""
+    if wrong.any():
+        message = f"column {column.name!r} ({column.type}) has values that do not fit {column.arrow}"
+        raise Unfit(message, wrong, text)
+
+
 def refuse(column: MyColumn, wrong: Any, show: Callable[[int], str], hint: str | None = None) -> None:
-    """Raise DecodeError for the first row that is `wrong`; `show` gives its value."""
+    """Raise DecodeError for the first row that is `wrong`: no server stores such bytes. `show` gives its value."""
     if wrong.any():
         raise wrong_value(column, show(int(np.argmax(wrong))), hint)

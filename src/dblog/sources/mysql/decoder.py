@@ -15,28 +15,30 @@ Only the beginning and the end of a transaction that was already delivered are r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dblog.core.arrays import Ints, Mask
-from dblog.core.event import Op
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.mysql.flavor import Flavor
-from dblog.databases.mysql.gtid import AHEAD, DeliveredFilter, Names, unmarked
-from dblog.errors import DecodeError, PositionLost
-from dblog.sources.base import Commits, Run
+from dblog.databases.mysql.gtid import DeliveredFilter
+from dblog.errors import DecodeError, SourceError
+from dblog.sources.base import Run
 from dblog.sources.mysql.binlog import EventReader
 from dblog.sources.mysql.events import BEGINS, KNOWN, Events, Type, unknown
+from dblog.sources.mysql.feed import Feed, Transaction, check_origins, cut_runs, tokens_of
+from dblog.sources.mysql.foreign_keys import Cascades
 from dblog.sources.mysql.packets import Packets
 from dblog.sources.mysql.rows import Changes, find_changes, table_batch, truncation
 from dblog.sources.mysql.statements import Statement, read_control, read_statement, statement_text
 from dblog.sources.mysql.table_ids import IS_ROWS, CapturedTables, Destination, TableMaps
 from dblog.sources.mysql.transactions import committed_at, names
+from dblog.sources.mysql.undecodable import Undecodable, decoding, note_failure
 from dblog.sources.mysql.xa import PreparedTransactions
+from dblog.sources.table_failures import TableFailures
 
 _BEGIN = np.zeros(256, np.bool_)
 _BEGIN[list(BEGINS)] = True
@@ -45,49 +47,6 @@ _STANDALONE = 1
 """The flag of MariaDB's GTID event for a transaction that is a single statement."""
 _UNDONE = "the log has changes that were rolled back"
 _UNDONE_HINT = "a table has an engine without transactions, such as MyISAM: convert it to InnoDB, start with a new dump"
-
-
-@dataclass(frozen=True)
-class _Transaction:
-    """A transaction in progress between two calls."""
-
-    lsn: int = 0
-    committed_at: int = 0
-    xid: int = 0
-    origin: str = ""
-    delivered: bool = False
-    changes: int = 0
-    several: bool = False
-    """Whether it is more than a single statement."""
-    token: str | None = None
-    maps: dict[int, Destination] = field(default_factory=dict)
-    touched: frozenset[TableName] = frozenset()
-    """The captured tables that its table maps have named so far."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Feed:
-    """Events and their transactions. Transaction 0 is the one already in progress."""
-
-    events: Events
-    commits: Ints
-    """The events that end a transaction."""
-    transaction: Ints
-    """The number of each event's transaction."""
-    first: Ints
-    """The first event of each transaction."""
-    lsn: Ints
-    committed_at: Ints
-    xid: Ints
-    origin: Names
-    delivered: Mask
-    """Which transactions were already delivered: the log is read from further back than the stream goes on."""
-    open: bool
-    several: bool
-    """Whether the last transaction is more than a single statement."""
-    stated: list[tuple[int, TableName, bool]]
-    """For each statement that empties tables: its event, the table, and whether the table gets other rows."""
-    tokens: dict[int, str] = field(default_factory=dict)
 
 
 class Decoder:
@@ -106,19 +65,26 @@ class Decoder:
         before: bool = False,
         shift: int = 0,
         delivered: DeliveredFilter | None = None,
+        failures: TableFailures | None = None,
         files: dict[int, int] | None = None,
         created: int = 0,
         lower_case: bool = False,
+        cascades: Cascades | None = None,
     ) -> None:
-        """`shift`, `files` and `created` are those of `EventReader`. `delivered` finds transactions to skip.
-        `lower_case`: the server stores table names in lower case."""
-        self._maps = TableMaps(tables, flavor, watermark)
+        """`shift`, `files` and `created` are those of `EventReader`. `delivered` finds transactions to skip. `failures`
+        takes errors that concern one table alone; without it they are raised. `lower_case`: the server stores table
+        names in lower case. `cascades` makes the events of foreign keys."""
+        self._failures = failures
+        self._watermark = watermark
+        self._cascades = cascades
+        watched = () if cascades is None else (cascades.watched,)
+        self._maps = TableMaps(tables, flavor, watermark, failures, *watched)
         self._before = before
         self._reader = EventReader(begin, shift, files, created)
         self._delivered = delivered
         self._lower_case = lower_case
         self._passing = self.awaits
-        self._open: _Transaction | None = None
+        self._open: Transaction | None = None
         self._prepared = PreparedTransactions(tables.prepared)
         self._captured = tables.captured
         self._arrived: set[TableName] = set()
@@ -165,11 +131,13 @@ class Decoder:
         self._passing = self._passing and (self.awaits or self._open is not None)
         return runs
 
-    def _read(self, events: Events) -> _Feed:
+    def _read(self, events: Events) -> Feed:
         """Find the transactions."""
         raw, kind = events.raw, events.kind
+        if self._cascades is not None and len(events):
+            self._cascades.begin(int(events.position[0]))
         begin = _BEGIN[kind]
-        carried = self._open or _Transaction()
+        carried = self._open or Transaction()
         transaction: Ints = np.cumsum(begin, dtype=np.int64)
         opened = np.flatnonzero(begin)
         first = np.append(0, opened)
@@ -190,6 +158,7 @@ class Decoder:
         begun = np.cumsum(several_from)
         marked = raw.data[events.start[opened] + 12] & _STANDALONE == 0
         several = np.append(carried.several, (kind[opened] == Type.mariadb_gtid) & marked)
+        lsn = np.append(carried.lsn, events.position[opened])
 
         def is_several(number: int) -> bool:
             """Whether the event's transaction has more than one statement up to that event."""
@@ -209,9 +178,12 @@ class Decoder:
             else:
                 statement = read_statement(text, schema)
                 statement = statement.lowered() if self._lower_case else statement
-                self._maps.check(statement.defined)
-                if statement.undoes and self._touched(events, transaction, number):
-                    raise DecodeError(_UNDONE, hint=_UNDONE_HINT)
+                refused = self._maps.refused(statement.defined)
+                if statement.undoes:
+                    undone = DecodeError(_UNDONE, hint=_UNDONE_HINT)
+                    refused |= dict.fromkeys(self._touched(events, transaction, number), undone)
+                for table, error in refused.items():
+                    self._fail(table, int(lsn[transaction[number]]), error)
             several[transaction[number]] |= statement.begins
             commit[number] = statement.closes or (statement.ends and not is_several(number))
             if statement.xa is not None:
@@ -226,16 +198,19 @@ class Decoder:
             mended = (d.table for d in statement.defined if d.mends and d.table in self._arrived)
             stated += [(number, table, True) for table in mended if table not in emptied]
             self._arrived |= {d.table for d in statement.defined if d.arrives and self._captured(d.table)}
+            if self._cascades is not None and not passed[number]:
+                unsure = self._cascades.redefine(statement, int(events.position[number]))
+                stated += [(number, table, True) for table in sorted(unsure) if table not in emptied]
             self.redefined |= bool(statement.defined or statement.dropped or emptied)
         self._check(events, begin, commit)
         commits = np.flatnonzero(commit)
         last = len(kind) - 1
-        feed = _Feed(
+        feed = Feed(
             events,
             commits,
             transaction,
             first,
-            lsn=np.append(carried.lsn, events.position[opened]),
+            lsn=lsn,
             committed_at=np.append(carried.committed_at, committed_at(events, opened)),
             xid=np.append(carried.xid, xid),
             origin=np.append(np.array([carried.origin], np.object_), origin),
@@ -263,29 +238,71 @@ class Decoder:
         if np.any(IS_ROWS[events.kind] & (depth == 0)):
             raise DecodeError("the log has a change outside a transaction")
 
-    def _runs(self, feed: _Feed) -> list[Run]:
+    def _fail(self, table: TableName, lsn: int, error: SourceError) -> None:
+        if self._failures is None or table == self._watermark:
+            raise error
+        self._failures.fail(table, lsn, error)
+
+    def _runs(self, feed: Feed) -> list[Run]:
+        while True:
+            try:
+                return self._decoded(feed)
+            except Undecodable as found:  # what is counted for the other tables must not depend on the failed one
+                if self._failures is None:
+                    raise found.error from None
+
+                def told(numbers: Ints) -> tuple[Any, ...]:
+                    mine = feed.transaction[numbers]
+                    return feed.lsn[mine], np.zeros(len(numbers), np.int64), feed.xid[mine], feed.committed_at[mine]
+
+                note_failure(self._failures, found, feed.events, told, before=self._before)
+
+    def _part(self, feed: Feed, target: Destination, numbers: Ints) -> Ints:
+        """The events of a target that are decoded: those before the table fails."""
+        if self._failures is None or target.watermark or target.watched:
+            return numbers
+        lsn = feed.lsn[feed.transaction[numbers]]
+        if target.refused is not None:
+            self._failures.refused(target.table, lsn, target.refused)
+        return numbers[self._failures.part(target.table, lsn)]
+
+    def _parts(self, feed: Feed, groups: Iterable[tuple[Destination, Ints]]) -> Iterator[tuple[Destination, Ints]]:
+        """The targets and the events that are decoded of each. A table that has failed is only watched from there on,
+        if foreign keys refer to it: what they do to other tables still happens. Raises the table's error if that cannot
+        be known."""
+        for target, numbers in groups:
+            mine = self._part(feed, target, numbers)
+            yield target, mine
+            if len(mine) < len(numbers) and self._cascades is not None and self._cascades.watched(target.table):
+                if target.refused is not None:
+                    raise target.refused
+                yield replace(target, watched=True), np.setdiff1d(numbers, mine)
+
+    def _decoded(self, feed: Feed) -> list[Run]:
         events = feed.events
         counts = np.zeros(len(events), np.int64)
         counted = np.zeros(len(events), np.int64)
         found: list[tuple[Destination, Ints, Changes]] = []
         carried = self._open.maps if self._open else {}
         maps, groups = self._maps.targets(events, feed.transaction, carried, feed.delivered[feed.transaction])
-        for target, numbers in groups:
-            if target.layout is not None:
-                changes = find_changes(
-                    target.layout, events.raw, events.start[numbers], events.end[numbers], events.kind[numbers]
-                )
+        for target, numbers in self._parts(feed, groups):
+            if target.layout is not None and len(numbers):
+                with decoding(target, numbers):
+                    changes = find_changes(
+                        target.layout, events.raw, events.start[numbers], events.end[numbers], events.kind[numbers]
+                    )
                 counts[numbers] = changes.counts
-                counted[numbers] = 0 if target.watermark else changes.counts
+                counted[numbers] = 0 if target.watermark or target.watched else changes.counts
                 found.append((target, numbers, changes))
         emptied = [
             (number, schema, replaced)
             for number, table, replaced in feed.stated
-            if (schema := self._maps.schema(table)) is not None
+            if len(self._part(feed, Destination(table, None), np.array([number])))
+            and (schema := self._maps.schema(table)) is not None
         ]
         if self._passing:
             ours = [numbers for target, numbers, _ in found if not target.watermark]
-            _check_origins(feed, np.concatenate([*ours, np.array([n for n, _, _ in emptied], np.int64)]))
+            check_origins(feed, np.concatenate([*ours, np.array([n for n, _, _ in emptied], np.int64)]))
         for number, _, _ in emptied:
             counts[number] += 1
             counted[number] += 1
@@ -301,20 +318,35 @@ class Decoder:
         batches: list[tuple[TableSchema, pa.RecordBatch, Ints]] = []
         for target, numbers, changes in found:
             assert target.layout is not None
-            batch, event = table_batch(changes, *told(numbers), before=self._before and not target.watermark)
+            if self._cascades is not None and not target.watermark:
+                batches += self._cascade_events(changes, events, numbers, told(numbers))
+            if target.watched:
+                continue
+            with decoding(target, numbers):
+                batch, event = table_batch(changes, *told(numbers), before=self._before and not target.watermark)
             if target.watermark:
-                feed.tokens.update(_tokens(batch, feed.transaction[numbers[event]]))
+                feed.tokens.update(tokens_of(batch, feed.transaction[numbers[event]]))
             else:
                 batches.append((target.layout.schema, batch, numbers[event]))
         for number, schema, _ in emptied:
             gone = truncation(schema, *map(int, told(number)), before=self._before)
             batches.append((schema, gone, np.array([number])))
         replaced = [(number, schema.table) for number, schema, replaced in emptied if replaced]
-        runs = list(_cut(feed, batches, np.append(0, np.cumsum(counted)), replaced))
+        runs = list(cut_runs(feed, batches, np.append(0, np.cumsum(counted)), replaced))
         self._carry(feed, int(before[-1] - base[-1]), maps)
         return runs
 
-    def _carry(self, feed: _Feed, changes: int, maps: dict[int, Destination]) -> None:
+    def _cascade_events(
+        self, changes: Changes, events: Events, numbers: Ints, told: tuple[Any, ...]
+    ) -> list[tuple[TableSchema, pa.RecordBatch, Ints]]:
+        """What foreign keys do because of changes of a table."""
+        assert self._cascades is not None
+        flags = events.raw.le16(events.start[numbers] + 6).astype(np.int64)
+        position, version = events.position[numbers], self._reader.version
+        found = self._cascades.events(changes, flags, position, version, told, before=self._before)
+        return [(schema, batch, numbers[event]) for schema, batch, event in found]
+
+    def _carry(self, feed: Feed, changes: int, maps: dict[int, Destination]) -> None:
         if not feed.open:
             self._open = None
         else:
@@ -322,78 +354,6 @@ class Decoder:
             lsn, committed_at, xid = (int(values[last]) for values in (feed.lsn, feed.committed_at, feed.xid))
             whose = feed.origin[last], bool(feed.delivered[last])
             touched = self._touched(feed.events, feed.transaction, len(feed.events) - 1)
-            self._open = _Transaction(
+            self._open = Transaction(
                 lsn, committed_at, xid, *whose, changes, feed.several, feed.tokens.get(last), maps, touched
             )
-
-
-def _check_origins(feed: _Feed, changes: Ints) -> None:
-    """Raise PositionLost if a transaction that only this server has changed captured tables before delivered
-    transactions: it is unknown whether its rows still exist."""
-    for number in np.unique(feed.transaction[changes]).tolist():
-        if feed.origin[number].startswith(AHEAD):
-            who = unmarked(feed.origin[number])
-            gtid = f"{who}{'-' if who.count('-') == 1 else ':'}{feed.xid[number]}" if who else "without a GTID"
-            raise PositionLost(
-                f"transaction {gtid} changed captured tables on this server only: the server that the stream read "
-                "before does not have it, and later transactions were already delivered",
-                hint="somebody wrote to a replica: make the servers equal, then start with a new checkpoint, which "
-                "dumps the tables again",
-            )
-
-
-def _tokens(batch: pa.RecordBatch, transaction: Ints) -> Iterable[tuple[int, str]]:
-    """The transaction's number and the `token` of each watermark."""
-    if "token" not in batch.schema.names:
-        raise DecodeError("the watermark table has no column 'token'")
-    for number, op, token in zip(
-        transaction.tolist(), batch.column("_op").to_pylist(), batch.column("token").to_pylist(), strict=True
-    ):
-        if op != Op.delete and token is not None:
-            yield number, token if isinstance(token, str) else token.decode()
-
-
-def _cut(
-    feed: _Feed,
-    batches: list[tuple[TableSchema, pa.RecordBatch, Ints]],
-    rows: Ints,
-    replaced: list[tuple[int, TableName]],
-) -> Iterator[Run]:
-    """The runs. A run ends after each watermark's transaction and after the last commit; an open transaction is its own
-    run. `rows` has the number of rows before each event; `replaced` has replaced tables and the events that replaced
-    them."""
-    size = np.append(0, np.cumsum(feed.events.size))
-    number = feed.transaction[feed.commits]
-    marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
-    stops = sorted({*marked.tolist(), *range(len(feed.commits))[-1:]})
-    first = begin = 0
-    cuts: list[tuple[int, Run]] = []
-    for last in stops:
-        mine = slice(first, last + 1)
-        ends = feed.commits[mine] + 1
-        commits = Commits(
-            feed.events.after[feed.commits[mine]],
-            feed.events.after[feed.commits[mine]],
-            rows[ends] - rows[begin],
-            size[ends] - size[begin],
-            np.where(feed.delivered[number[mine]], "", feed.origin[number[mine]]),
-            feed.xid[number[mine]],
-        )
-        nbytes = int(size[ends[-1]] - size[begin])
-        committed_at = int(feed.committed_at[number[last]])
-        cuts.append((int(ends[-1]), Run((), commits, feed.tokens.get(int(number[last])), nbytes, committed_at)))
-        first, begin = last + 1, int(ends[-1])
-    if feed.open:
-        cuts.append((len(feed.events), Run(nbytes=int(size[-1] - size[begin]))))
-    begin = 0
-    for end, run in cuts:
-        changes = []
-        for schema, batch, event in batches:
-            # Cut where a table is emptied, so that changes stay before or after the truncate.
-            low, high = np.searchsorted(event, [begin, end])
-            emptied = np.clip(np.searchsorted(event, [number for number, _, _ in feed.stated]), low, high)
-            for first, last in pairwise(sorted({int(low), *emptied.tolist(), int(high)})):
-                changes.append((int(event[first]), schema, batch[first:last]))
-        in_order = tuple(change[1:] for change in sorted(changes, key=lambda change: change[0]))
-        yield replace(run, changes=in_order, replaced=tuple(t for number, t in replaced if begin <= number < end))
-        begin = end

@@ -42,6 +42,7 @@ class MySQLFamily:
         return {
             "server_id": values.read("serverId") or _server_id(address, slot),
             "dates": values.read("dates"),
+            "cascades": values.read("cascades") or "skip",
         }
 
     def source(self, options: SourceOptions) -> MySQL:
@@ -53,10 +54,11 @@ class MySQLFamily:
             patterns=options.patterns,
             server_id=options.own["server_id"],
             columns=options.columns,
-            types=TypeOptions(decimals=options.decimals, dates=options.own["dates"]),  # type: ignore[arg-type]
+            types=TypeOptions(options.decimals, options.own["dates"], options.values),  # type: ignore[arg-type]
             before=options.before,
             writes=options.writes,
             skips=options.skips,
+            cascades=options.own["cascades"],
         )
 
     @contextmanager

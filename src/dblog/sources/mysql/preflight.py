@@ -13,6 +13,7 @@ from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import Connection, Server, server, translating
 from dblog.errors import PositionLost, PreconditionFailed
 from dblog.sources.mysql import table_checks
+from dblog.sources.mysql.cascade_tables import unclear_cascades
 from dblog.sources.mysql.grants import User
 from dblog.sources.mysql.preflight_checks import REPLICATION, WATERMARK_SQL, Inspection, Setup
 from dblog.sources.mysql.statements import Definition
@@ -24,9 +25,9 @@ __all__ = [
     "Problem",
     "Setup",
     "admin_sql",
+    "altered",
     "check",
     "check_definition",
-    "check_tables",
     "prepare",
     "unfit",
     "user",
@@ -77,17 +78,22 @@ def prepare(connection: Connection, setup: Setup) -> None:
                 cursor.execute(statement)
 
 
-def check_tables(connection: Connection, names: Iterable[TableName]) -> None:
-    """Raise PreconditionFailed if a table that a stream follows cannot be followed any more."""
-    _refuse_altered(*_look_at(connection, names))
+def altered(
+    connection: Connection, names: Iterable[TableName], cascades: str = table_checks.SKIP
+) -> dict[TableName, PreconditionFailed]:
+    """The errors of tables that a stream follows and that cannot be followed any more."""
+    found, settings = _look_at(connection, names)
+    errors = {table.name: _altered(connection, [table], settings, cascades) for table in found}
+    return {name: error for name, error in errors.items() if error is not None}
 
 
-def check_definition(connection: Connection, said: Definition) -> None:
+def check_definition(connection: Connection, said: Definition, cascades: str = table_checks.SKIP) -> None:
     """Raise PreconditionFailed if a table that a statement in the log has changed cannot be followed now. Raise
     PositionLost if it can be followed now but could not for a time: changes of that time are not in the log."""
     found, settings = _look_at(connection, [said.table])
-    _refuse_altered(found, settings)
-    wrong = table_checks.faults(said, settings)
+    if (error := _altered(connection, found, settings, cascades)) is not None:
+        raise error
+    wrong = table_checks.faults(said, settings, cascades)
     if wrong and found:  # a table that was dropped is emptied downstream when the log shows it
         raise PositionLost(
             f"a statement in the log made table {str(said.table)!r} {' and '.join(wrong)}; this was undone, but "
@@ -102,14 +108,21 @@ def _look_at(connection: Connection, names: Iterable[TableName]) -> tuple[list[t
         return [table for name in names if (table := table_checks.read_table(cursor, name)) is not None], settings
 
 
-def _refuse_altered(found: Iterable[table_checks.Table], settings: dict[str, str]) -> None:
-    wrong = [p for table in found for p in table_checks.problems(table, settings) if p.fatal]
-    if wrong:
-        raise PreconditionFailed(
-            "a table was altered and cannot be followed any more; changes since then may be missing from the log:\n"
-            + "\n".join(map(str, paragraphs(wrong))),
-            hint=f"undo that, then {AGAIN}",
-        )
+def _altered(
+    connection: Connection, found: Iterable[table_checks.Table], settings: dict[str, str], cascades: str
+) -> PreconditionFailed | None:
+    wrong = [p for table in found for p in table_checks.problems(table, settings, cascades) if p.fatal]
+    if cascades == table_checks.FOLLOW:
+        flavor = server(connection).flavor
+        with translating("checking the foreign keys"), connection.cursor() as cursor:
+            wrong += [p for table in found for p in unclear_cascades(cursor, table, settings, flavor)]
+    if not wrong:
+        return None
+    return PreconditionFailed(
+        "a table was altered and cannot be followed any more; changes since then may be missing from the log:\n"
+        + "\n".join(map(str, paragraphs(wrong))),
+        hint=f"undo that, then {AGAIN}",
+    )
 
 
 def admin_sql(setup: Setup, account: str, problems: Sequence[Problem] = ()) -> str:

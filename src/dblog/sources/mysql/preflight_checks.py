@@ -16,6 +16,7 @@ from dblog.core.event import RESERVED
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import GONE, RIGHTS, Server, identifier
 from dblog.sources.mysql import table_checks
+from dblog.sources.mysql.cascade_tables import unclear_cascades
 from dblog.sources.mysql.grants import Grants, User
 from dblog.sources.problems import Problem
 from dblog.sources.relational import WATERMARK
@@ -41,6 +42,8 @@ class Setup:
     """The columns to capture of every table, beside the key; None for all."""
     writes: bool = True
     """Whether the stream writes watermarks to `dblog.watermark`."""
+    cascades: str = table_checks.SKIP
+    """The option `cascades`."""
     left_out: tuple[Problem, ...] = ()
     """Why other tables that the patterns bring are left out."""
 
@@ -240,7 +243,9 @@ class Inspection:
 
     def unfit(self, name: TableName) -> Iterator[Problem]:
         """Why a table that exists cannot be followed, whatever the user may do."""
-        yield from table_checks.problems(self.tables[name], self.settings)
+        yield from table_checks.problems(self.tables[name], self.settings, self.setup.cascades)
+        if self.setup.cascades == table_checks.FOLLOW:
+            yield from unclear_cascades(self.cursor, self.tables[name], self.settings, self.flavor)
         if self.setup.columns is None and (taken := sorted(RESERVED & set(self.tables[name].columns))):
             why = f"columns named {', '.join(taken)}, which dblog uses for itself"
             yield Problem(f"table {str(name)!r} has {why}", "rename the columns", table=name, reason=why)

@@ -26,7 +26,8 @@ def decode_rows(packets: Sequence[bytes], schema: TableSchema) -> pa.RecordBatch
 
 
 def decode_packets(raw: Raw, start: Ints, end: Ints, schema: TableSchema) -> pa.RecordBatch:
-    """The table's columns from packets at `start` to `end`. The select must have named exactly the schema's columns."""
+    """The table's columns from packets at `start` to `end`. The select must have named exactly the schema's columns.
+    The batch has one more column, `_raw_values`, if a value does not fit."""
     if raw.data.size >= 2 * LIMIT:
         raise DecodeError(
             f"one batch has {raw.data.size} bytes of table {schema.table}, which is too many",
@@ -41,7 +42,8 @@ def decode_packets(raw: Raw, start: Ints, end: Ints, schema: TableSchema) -> pa.
         raise misfit from None
     if np.any(last != end):
         raise misfit
-    return pa.RecordBatch.from_arrays(decode(schema, cells, log=False), schema=schema.arrow)
+    found = decode(schema, cells, log=False)
+    return found.batch(found.arrays, schema.arrow)
 
 
 def _march(raw: Raw, at: Ints, schema: TableSchema) -> tuple[list[Cells], Ints]:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from dblog.core import event
 from dblog.core.arrays import Bytes, Ints, Mask
 from dblog.core.event import DUMP_SEQ, Op, change_schema
+from dblog.core.raw_values import alike
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
@@ -235,7 +236,7 @@ def _plan(layout: Layout, nulls: bytes) -> list[tuple[int, int]]:
     return plan
 
 
-def _march(changes: Changes, at: Ints, kept: Sequence[int]) -> Rows:
+def march(changes: Changes, at: Ints, kept: Sequence[int]) -> Rows:
     """The cells of the columns `kept` (ascending or not) of the images at `at`."""
     layout, raw = changes.layout, changes.raw
     rows = Rows.empty(raw, len(kept), len(at))
@@ -277,7 +278,7 @@ def table_batch(
     made = [_change_batch(changes, slice(at, at + _BLOCK), *by_event, before=before) for at in cuts]
     if len(made) == 1:
         return made[0]
-    whole = pa.Table.from_batches([batch for batch, _ in made]).combine_chunks()
+    whole = pa.Table.from_batches(alike([batch for batch, _ in made])).combine_chunks()
     return whole.to_batches()[0], np.concatenate([event for _, event in made])
 
 
@@ -287,7 +288,7 @@ def _change_batch(
     layout = changes.layout
     schema = layout.schema
     kind, was = changes.op[block], changes.was[block]
-    new = _march(changes, changes.at[block], layout.kept)
+    new = march(changes, changes.at[block], layout.kept)
     updated = np.flatnonzero(kind == Op.update)
     moved = np.zeros(len(kind), np.bool_)
     moved[updated] = _key_differs(changes, was[updated], new, updated)
@@ -301,7 +302,7 @@ def _change_batch(
         source = np.repeat(np.arange(len(kind)), 1 + moved)
         gone += np.arange(len(gone))
         row, op, event, ordinal = new.take(source), kind[source], event[source], ordinal[source]
-        row.put(gone, _march(changes, was[moved], layout.kept))
+        row.put(gone, march(changes, was[moved], layout.kept))
         op[gone], op[gone + 1] = Op.delete, Op.create
     seq = 2 * (preceding[event] + ordinal)
     seq[gone + 1] += 1
@@ -311,15 +312,17 @@ def _change_batch(
     fields = change_schema(schema.arrow, before=before)
     meta: tuple[npt.NDArray[Any], ...] = (op, lsn[event], seq.astype(np.int32), txid[event], committed_at[event])
     arrays = [columns.fixed(field.type, values, None) for field, values in zip(fields, meta, strict=False)]
-    arrays += [row.absent(schema.names), *decode(schema, row.cells, log=True)]
+    positions = lsn[event]
+    found, old_values = decode(schema, row.cells, log=True, positions=positions), None
+    arrays += [row.absent(schema.names), *found.arrays]
     if before:
         known = (kind != Op.create)[source]
         known[gone + 1] = False
-        old = _march(changes, was, layout.kept).take(source)
+        old = march(changes, was, layout.kept).take(source)
         old.length[:, ~known] = -1
-        values = decode(schema, old.cells, log=True)
-        arrays.append(pa.StructArray.from_arrays(values, fields=list(schema.arrow), mask=pa.array(~known)))
-    return pa.RecordBatch.from_arrays(arrays, schema=fields), event
+        old_values = decode(schema, old.cells, log=True, positions=positions)
+        arrays.append(pa.StructArray.from_arrays(old_values.arrays, fields=list(schema.arrow), mask=pa.array(~known)))
+    return found.batch(arrays, fields, old_values), event
 
 
 def _key_differs(changes: Changes, was: Ints, new: Rows, updated: Ints) -> Mask:
@@ -329,7 +332,7 @@ def _key_differs(changes: Changes, was: Ints, new: Rows, updated: Ints) -> Mask:
     if not len(was):
         return differs
     indexes = [schema.names.index(name) for name in schema.key]
-    old = _march(changes, was, [kept[index] for index in indexes])
+    old = march(changes, was, [kept[index] for index in indexes])
     for left, index in zip(old.cells, indexes, strict=True):
         right = Cells(new.raw, new.start[index][updated], new.length[index][updated])
         differs |= columns.differ(left, right)

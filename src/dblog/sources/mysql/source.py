@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import pyarrow as pa
 
 from dblog.core.arrays import Ints
 from dblog.core.names import Pattern, select_tables
@@ -18,25 +16,24 @@ from dblog.databases.mysql.connect import Address, Connection, connect, identifi
 from dblog.databases.mysql.flavor import Flavor
 from dblog.databases.mysql.gtid import Coordinate
 from dblog.errors import (
-    ConnectionLost,
     KeyChanged,
     PreconditionFailed,
     SchemaChanged,
-    TableLocked,
     WatermarkError,
 )
 from dblog.sources.base import Admitted, Commits, Origin, Survey, Wait
-from dblog.sources.mysql import catalog, chunks, preflight, resume, xa
-from dblog.sources.mysql.codecs import table_schema
+from dblog.sources.mysql import cascade_tables, catalog, chunks, preflight, resume
 from dblog.sources.mysql.column_types import TypeOptions
 from dblog.sources.mysql.decoder import Decoder
 from dblog.sources.mysql.events import file_and_byte, position
+from dblog.sources.mysql.log_tables import LogTables
 from dblog.sources.mysql.resume import Resumption, ServerLog
-from dblog.sources.mysql.statements import Definition
+from dblog.sources.mysql.selection import MySQLSelection
 from dblog.sources.mysql.stream import MySQLLog
-from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.mysql.table_checks import FOLLOW, SKIP
 from dblog.sources.problems import Problem, left_out, why
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+from dblog.sources.table_failures import TableFailure, TableFailures
 
 ABSENT = "it did not exist when the stream started: its delivered rows stay until a table has its name again"
 
@@ -51,12 +48,15 @@ class _Learnt:
     followed: dict[TableName, TableSchema | None] = field(default_factory=dict)
     """The tables that the log is decoded for, with the schema that each had at first; None for a table that did not
     exist yet. For a table that is added later, the log is decoded from then on."""
+    failures: TableFailures = field(default_factory=TableFailures)
     files: dict[int, int] = field(default_factory=dict)
     """The creation time of each log file that was read."""
     shift: int = 0
     """What is added to the server's file numbers in the stream's positions."""
     checked: int = 0
     """How many tables the surveys have checked."""
+    ignored: int = 0
+    """How many cascade events were not delivered."""
     unfit: dict[TableName, str] = field(default_factory=dict)
     """The tables that could not be followed at the last survey, and why. The next checks the first of them again."""
 
@@ -80,6 +80,8 @@ class MySQL(Relational[Connection]):
     """Whether watermarks are written. Otherwise windows end without writing anything."""
     skips: bool = True
     """Whether tables that a pattern brings and that cannot be followed are left out, not refused."""
+    cascades: str = SKIP
+    """What to do when a foreign key changes rows without a record in the log: follow, skip, stop or ignore."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
@@ -88,13 +90,17 @@ class MySQL(Relational[Connection]):
     def default_schema(self) -> str:
         return self.address.database
 
-    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
-        setup = self.setup(followed=followed)
+    def prepare(
+        self, *, followed: Collection[TableName] | None, aside: Collection[TableName] = (), wait: Wait | None = None
+    ) -> None:
+        setup = self.setup(followed=followed, aside=aside)
         self._with(lambda connection: preflight.prepare(connection, setup))
 
-    def setup(self, *, followed: Collection[TableName] | None = None) -> preflight.Setup:
-        """What the preflight checks; `followed` is None for a new stream."""
-        demanded, unfit = self._demanded(followed)
+    def setup(
+        self, *, followed: Collection[TableName] | None = None, aside: Collection[TableName] = ()
+    ) -> preflight.Setup:
+        """What the preflight checks; `followed` is None for a new stream. Tables that are set aside are not checked."""
+        demanded, unfit = self._demanded(followed, aside=aside)
         return replace(self._setup_of(demanded), left_out=left_out(unfit))
 
     def _unfit(
@@ -103,29 +109,42 @@ class MySQL(Relational[Connection]):
         with translating("listing the tables"):
             kinds = catalog.candidates(session)
         there = tuple(table for table in tables if table in kinds)  # others were dropped after they were listed
-        return preflight.unfit(session, self._setup_of(there), kinds, rights=rights)
+        found = preflight.unfit(session, self._setup_of(there), kinds, rights=rights)
+        if self.cascades == FOLLOW:
+            cascade_tables.add_gaps(self, session, there, found)
+        return found
 
     def _setup_of(self, tables: tuple[TableName, ...]) -> preflight.Setup:
-        return preflight.Setup(tables, self.server_id, self.columns, self.writes)
+        return preflight.Setup(tables, self.server_id, self.columns, self.writes, self.cascades)
 
-    def _check_some(self, tables: Collection[TableName]) -> None:
-        """Check that the tables can still be followed, a few of them at a time: each needs several queries."""
+    @property
+    def decoding(self) -> str:
+        return f"{super().decoding} {self.cascades}"
+
+    def ignore(self, events: int) -> None:
+        """Count cascade events that are not delivered."""
+        self._learnt.ignored += events
+
+    def _check_some(self, tables: Collection[TableName]) -> dict[TableName, PreconditionFailed]:
+        """The tables that cannot be followed any more. A few are checked at a time: each needs several queries."""
         names = sorted(tables)
         at = self._learnt.checked % max(len(names), 1)
         some = (names[at:] + names[:at])[:CHECKED_TABLES]
-        self._with(lambda connection: preflight.check_tables(connection, some))
+        found = self._with(lambda connection: preflight.altered(connection, some, self.cascades))
         self._learnt.checked = at + len(some)
+        return found
 
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
         """Finds new tables. The log has the changes of all tables, and shows what happens to the followed ones."""
-        self._check_some(followed)
+        unfit = self._check_some(followed)
         with translating("listing the tables"):
             there = self._with(self._candidates)
         new = select_tables(self.patterns, (t for t in there if t not in followed))
         wrong = self._look_at_new(new)
         kept = select_tables(self.patterns, followed)
         absent = {t: ABSENT for t in kept if not there.get(t) and self._learnt.followed.get(t) is None}
-        return Survey({t: Followed() for t in (*kept, *new) if t not in wrong}, left_out={**wrong, **absent})
+        tables = {t: Followed() for t in (*kept, *new) if t not in wrong}
+        return Survey(tables, left_out={**wrong, **absent}, unfit=unfit)
 
     def _look_at_new(self, new: Sequence[TableName]) -> dict[TableName, str]:
         """The tables that are not followed and cannot be, and why. Of those that could not be followed at the last
@@ -142,9 +161,14 @@ class MySQL(Relational[Connection]):
         self.follow(known)
         return Admitted(known, self.latest())
 
-    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+    def follow(self, tables: Mapping[TableName, Followed], *, since: int | None = None) -> None:
+        if since is not None:
+            self._learnt.failures.begin(tables, since)
         known = self._learnt.followed
         known.update({table: known.get(table) for table in tables} | self._describe(tables))
+
+    def failures(self) -> Mapping[TableName, TableFailure]:
+        return self._learnt.failures.found
 
     def _candidates(self, session: Connection) -> dict[TableName, bool]:
         return {table: kind in catalog.TABLES for table, kind in catalog.candidates(session).items()}
@@ -198,16 +222,18 @@ class MySQL(Relational[Connection]):
         self, found: Resumption, followed: dict[TableName, TableSchema | None], files: dict[int, int], role: str
     ) -> MySQLLog:
         decoder = Decoder(
-            _Tables(self, followed),
+            LogTables(self, followed),
             self._with(self._flavor, role),
             found.position,
             watermark=WATERMARK,
             before=self.before,
+            failures=self._learnt.failures,
             shift=found.coordinate.shift,
             delivered=found.delivered,
             files=files,
             created=found.coordinate.created,
             lower_case=self._ask("select @@lower_case_table_names = 1", role=role) == (1,),
+            cascades=None if self.cascades == SKIP else cascade_tables.cascades_of(self, role),
         )
         return MySQLLog(
             self.address,
@@ -287,7 +313,7 @@ class MySQL(Relational[Connection]):
         return {"source": str(self.address), "server_id": str(self.server_id)}
 
     def health(self) -> Mapping[str, Any]:
-        return {"latest": self.latest("health"), "active": True}
+        return {"latest": self.latest("health"), "active": True, "cascades_ignored": self._learnt.ignored}
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -315,77 +341,3 @@ class MySQL(Relational[Connection]):
 
     def _close(self, session: Connection) -> None:
         session._force_close()
-
-
-class _Tables:
-    """The tables that the log is decoded for (`table_ids.CapturedTables`)."""
-
-    def __init__(self, source: MySQL, followed: dict[TableName, TableSchema | None]) -> None:
-        self._source = source
-        self._followed = followed
-
-    def captured(self, table: TableName) -> bool:
-        return table in self._followed
-
-    def met(self, table: TableName) -> bool:
-        return self._followed.get(table) is not None
-
-    def of_schema(self, schema: str) -> list[TableName]:
-        return sorted(name for name in tuple(self._followed) if name.schema == schema)
-
-    def schema(self, mapped: TableMap) -> TableSchema:
-        def describe(connection: Connection) -> TableSchema:
-            flavor = self._source._flavor(connection)
-            types = catalog.read_types(connection, [mapped.table], flavor).get(mapped.table)
-            return table_schema(mapped, flavor, self._source.types, types)
-
-        with translating(f"reading the schema of {mapped.table}"):
-            found = self._source._narrowed(self._source._with(describe, "log"))
-        if self.captured(mapped.table) and not self.met(mapped.table):
-            self._followed[mapped.table] = found
-        return found
-
-    def completed(self, mapped: TableMap) -> TableMap:
-        def read(connection: Connection) -> TableMap | None:
-            return catalog.read_map(connection, mapped.table, self._source._flavor(connection))
-
-        with translating(f"reading the schema of {mapped.table}"):
-            return mapped.completed(self._source._with(read, "log"))
-
-    def check(self, said: Definition) -> None:
-        try:
-            self._source._with(lambda connection: preflight.check_definition(connection, said), "log")
-        except TableLocked as error:  # the statement is read and checked again
-            raise ConnectionLost(error.message) from error
-
-    def prepared(self, name: str, before: int) -> list[TableName] | None:
-        def find(connection: Connection) -> set[str] | None:
-            return xa.find_tables(connection, name, before - self._source._shift)
-
-        with translating(f"looking for the XA transaction {name} in the log"):
-            found = self._source._with(find, "log")
-        return None if found is None else [table for table in self._followed if str(table) in found]
-
-    def latest(self, table: TableName) -> TableSchema | None:
-        found = self._source._describe([table], "log").get(table) or self._followed.get(table)
-        if not self.met(table):
-            self._followed[table] = found
-        return found
-
-
-@dataclass(frozen=True)
-class MySQLSelection:
-    """The read of a chunk, in one transaction. The table cannot be altered until it ends."""
-
-    _source: MySQL
-    schema: TableSchema
-    _extent: Extent
-
-    def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
-        def read(connection: Connection) -> None:
-            chunks.select(connection, self.schema, self._extent, take)
-            connection.commit()
-
-        own = self._extent.where is not None or bool(self._extent.keys)
-        with self._source._reading(f"reading table {self.schema.table}", everything=own):
-            self._source._with(read, "chunks")

@@ -33,6 +33,8 @@ class Definition:
     mends: bool = False
     """Whether one of its foreign keys is dropped or its engine changes. Before that it may have been unfit to be
     followed."""
+    unbinds: bool = False
+    """Whether one of its foreign keys or other constraints is dropped."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ _OTHER_TABLE = _regex(r"\b(?:WITH|TO|(CONVERT)) TABLE\b")
 _CASCADE = _regex(r"\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
 _VERSIONED = _regex(r"\b(?:ADD|WITH) SYSTEM VERSIONING\b")
 _ENGINE = _regex(r"\bENGINE\b")
+_UNBINDS = _regex(r"\bDROP (?:FOREIGN KEY|CONSTRAINT)\b")
 _MENDS = _regex(r"\bDROP (?:FOREIGN KEY|CONSTRAINT)\b|\bENGINE\b")
 # Only known engines, because a column may also be called engine.
 _WITHOUT_TRANSACTIONS = _regex(
@@ -208,7 +211,8 @@ def _said(table: TableName, text: str, bare: str, at: int) -> Definition:
     engines = (_WITHOUT_TRANSACTIONS.match(text, found.end()) for found in _ENGINE.finditer(bare, at))
     engine = next((found[1] for found in engines if found), None)
     cascades, versioned, mends = (bool(found.search(bare, at)) for found in (_CASCADE, _VERSIONED, _MENDS))
-    return Definition(table, cascades, versioned, engine, mends=mends)
+    unbinds = bool(_UNBINDS.search(bare, at))
+    return Definition(table, cascades, versioned, engine, mends=mends, unbinds=unbinds)
 
 
 def _listed(text: str, at: int, item: re.Pattern[str]) -> Iterator[re.Match[str]]:

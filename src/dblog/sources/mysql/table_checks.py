@@ -19,6 +19,8 @@ from dblog.sources.problems import NO_KEY, Problem
 TRANSACTIONAL = ("INNODB", "ROCKSDB")
 _KINDS = {"VIEW": "a view", "SYSTEM VIEW": "a view", "SEQUENCE": "a sequence", "TEMPORARY": "temporary"}
 _NATIVE_KEYS = "innodb_native_foreign_keys"
+SKIP, FOLLOW = "skip", "follow"
+"""Values of the option `cascades`: leave out tables whose rows foreign keys change; deliver what these keys do."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ def read_settings(cursor: Any) -> dict[str, str]:
     return dict(cursor.fetchall())
 
 
-def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
-    """Return the reasons why a table cannot be followed."""
+def problems(table: Table, settings: Mapping[str, str], cascades: str = SKIP) -> Iterator[Problem]:
+    """Return the reasons why a table cannot be followed. `cascades` is the option."""
     shown, q = repr(str(table.name)), identifier(*table.name)
     if table.kind == "SYSTEM VERSIONED":
         why = "system-versioned: rows of its history would be captured as current rows"
@@ -97,9 +99,9 @@ def problems(table: Table, settings: Mapping[str, str]) -> Iterator[Problem]:
                 "prefixes in the key",
             )
             yield Problem(what, fix, fatal=False, table=table.name, reason=f"{reason}: every chunk sorts the table")
-    if table.cascades and _silent(settings):
+    if table.cascades and silent(settings) and cascades == SKIP:
         what = f"foreign keys change rows of {shown} without a record in the log: {', '.join(table.cascades)}"
-        fix = "make them ON DELETE RESTRICT ON UPDATE RESTRICT, or leave the table out"
+        fix = "make them ON DELETE RESTRICT ON UPDATE RESTRICT, set cascades to follow, or leave the table out"
         reason = "foreign keys change their rows without a record in the log (ON ... CASCADE or SET NULL)"
         yield Problem(what, fix, table=table.name, reason=reason)
 
@@ -111,15 +113,14 @@ def of_kind(table: TableName, kind: str) -> Iterator[Problem]:
     yield Problem(what, "capture the tables behind it", table=table, reason=reason)
 
 
-def faults(said: Definition, settings: Mapping[str, str]) -> list[str]:
+def faults(said: Definition, settings: Mapping[str, str], cascades: str = SKIP) -> list[str]:
     """Why a table cannot be followed after a statement of the log, even if a later statement has repaired it."""
-    found = (
-        ["its rows changed by foreign keys without a record in the log"] if said.cascades and _silent(settings) else []
-    )
+    acts = said.cascades and silent(settings) and cascades == SKIP
+    found = ["its rows changed by foreign keys without a record in the log"] if acts else []
     found += ["system-versioned"] if said.versioned else []
     return found + ([f"of engine {said.engine}, which has no transactions"] if said.engine else [])
 
 
-def _silent(settings: Mapping[str, str]) -> bool:
+def silent(settings: Mapping[str, str]) -> bool:
     """Whether the storage engine runs foreign key actions, which the log then lacks. MySQL 9.6 and later logs them."""
     return settings.get(_NATIVE_KEYS, "ON") != "OFF"

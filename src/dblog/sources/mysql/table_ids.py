@@ -6,7 +6,7 @@ layout of its rows. A table that the server opens again gets a new number.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,13 +15,14 @@ import numpy as np
 from dblog.core.arrays import Ints, Mask
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.mysql.flavor import Flavor
-from dblog.errors import DecodeError
+from dblog.errors import DecodeError, SourceError
 from dblog.sources import columns
 from dblog.sources.columns import Cells
 from dblog.sources.mysql.events import ROWS, ROWS_COMPRESSED, Events, Type
 from dblog.sources.mysql.layout import Layout
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.mysql.tablemap import TableMap
+from dblog.sources.table_failures import TableFailures, TableRefused, about
 
 IS_ROWS = np.zeros(256, np.bool_)
 IS_ROWS[[*ROWS, *ROWS_COMPRESSED]] = True
@@ -53,7 +54,8 @@ class CapturedTables(Protocol):
         ...
 
     def check(self, said: Definition) -> None:
-        """Raise if a captured table cannot be followed, or could not between two definitions, after a statement."""
+        """Raise TableRefused if a captured table cannot be followed, or could not between two definitions, after a
+        statement."""
         ...
 
     def prepared(self, name: str, before: int) -> Collection[TableName] | None:
@@ -73,17 +75,31 @@ class Destination:
     table: TableName
     layout: Layout | None
     watermark: bool = False
+    watched: bool = False
+    """Whether the table is not captured: its rows are read for the foreign keys that refer to it."""
+    refused: SourceError | None = None
+    """Why the table cannot be followed as the map describes it."""
 
 
 class TableMaps:
     """The table maps that the log has shown."""
 
-    def __init__(self, tables: CapturedTables, flavor: Flavor, watermark: TableName) -> None:
+    def __init__(
+        self,
+        tables: CapturedTables,
+        flavor: Flavor,
+        watermark: TableName,
+        failures: TableFailures | None = None,
+        watched: Callable[[TableName], bool] = lambda table: False,
+    ) -> None:
+        """`watched` says whether foreign keys act on captured tables when a table's rows change."""
         self._tables = tables
+        self._failures = failures
+        self._watched = watched
         self._flavor = flavor
         self._watermark = watermark
         self._targets: dict[bytes, Destination] = {}
-        self._same: dict[tuple[TableName, Layout | None], Destination] = {}
+        self._same: dict[tuple[TableName, Layout | None, bool], Destination] = {}
         self._schemas: dict[TableName, TableSchema] = {}
 
     def tables_of(self, schema: str | None) -> Collection[TableName]:
@@ -99,18 +115,23 @@ class TableMaps:
             return None
         return self._schemas.get(table) or self._tables.latest(table)
 
-    def check(self, said: Iterable[Definition]) -> None:
-        """Raise if a captured table cannot be followed any more after these definitions."""
+    def refused(self, said: Iterable[Definition]) -> dict[TableName, SourceError]:
+        """The captured tables that cannot be followed any more after these definitions."""
+        found: dict[TableName, SourceError] = {}
         for one in said:
             if self._tables.captured(one.table):
-                self._tables.check(one)
+                try:
+                    self._tables.check(one)
+                except TableRefused as refused:
+                    found[refused.table] = refused.error
+        return found
 
     def captured(self, events: Events, maps: Ints) -> frozenset[TableName]:
-        """The captured tables and the watermark table among those that these table maps name."""
+        """The captured and watched tables and the watermark table among those that these table maps name."""
         start = events.start[maps]
         bodies = columns.binary(Cells(events.raw, start, events.end[maps] - start)).unique().to_pylist()
         tables = set(map(_table_name, bodies))
-        return frozenset(t for t in tables if t == self._watermark or self._tables.captured(t))
+        return frozenset(t for t in tables if t == self._watermark or self._tables.captured(t) or self._watched(t))
 
     def targets(
         self, events: Events, transaction: Ints, carried: Mapping[int, Destination], passed: Mask
@@ -150,26 +171,52 @@ class TableMaps:
         targets = []
         for body in coded.dictionary.to_pylist():
             known = self._targets.get(body)
-            if known is None or (known.layout is None and self._tables.captured(known.table)):
+            if known is None or self._wanted(known):
                 # Maps that differ only in the table's number get the same destination, so that their rows stay
                 # together.
                 target = self._target(body)
-                self._targets[body] = self._same.setdefault((target.table, target.layout), target)
+                self._targets[body] = target
+                if target.refused is None:
+                    same = target.table, target.layout, target.watched
+                    self._targets[body] = self._same.setdefault(same, target)
             targets.append(self._targets[body])
         return targets, coded.indices.to_numpy().astype(np.int64)
+
+    def _wanted(self, known: Destination) -> bool:
+        """Whether rows are needed now that were not when their table map was first seen."""
+        captured = self._tables.captured(known.table)
+        if known.layout is None and (captured or self._watched(known.table)):
+            return not self._failed(known)
+        return known.watched and captured
+
+    def _failed(self, known: Destination) -> bool:
+        """Whether the table has failed, so that it need not be described again."""
+        return known.refused is not None and self._failures is not None and known.table in self._failures.found
 
     def _target(self, body: bytes) -> Destination:
         table = _table_name(body)
         watermark = table == self._watermark
-        if not watermark and not self._tables.captured(table):
+        watched = not watermark and not self._tables.captured(table)
+        if watched and not self._watched(table):
             return Destination(table, None)
-        mapped = TableMap.parse(body, self._flavor)
+        try:
+            return self._described_target(table, body, watermark=watermark, watched=watched)
+        except TableRefused as refused:
+            if watermark or watched or self._failures is None:
+                raise refused.error from None
+            return Destination(table, None, refused=refused.error)
+
+    def _described_target(self, table: TableName, body: bytes, *, watermark: bool, watched: bool) -> Destination:
+        with about(table):
+            mapped = TableMap.parse(body, self._flavor)
         if not mapped.named:
             mapped = self._tables.completed(mapped)
         schema = self._tables.schema(mapped)
-        if not watermark:
+        with about(table):
+            layout = Layout.of(mapped, schema)
+        if not watermark and not watched:
             self._schemas[table] = schema
-        return Destination(table, Layout.of(mapped, schema), watermark)
+        return Destination(table, layout, watermark, watched)
 
 
 def _table_name(body: bytes) -> TableName:

@@ -1,7 +1,8 @@
 """Dates and times, from the log and from a dump's rows.
 
 MySQL can store dates that do not exist. The zero date 0000-00-00 becomes the least number of the Arrow type: it differs
-from every real date and sorts first, as in MySQL. Other such dates (2024-00-00, 2024-02-31) are refused.
+from every real date and sorts first, as in MySQL. Other such dates (2024-00-00, 2024-02-31) do not fit: the column's
+rule decides (`sources.unfit`).
 
 TIME is a duration of up to 838 hours with a sign. Spark has no type for it, so it is delivered as MySQL's text.
 """
@@ -18,9 +19,7 @@ import pyarrow as pa
 from dblog.core.arrays import Ints, Mask
 from dblog.sources import columns
 from dblog.sources.columns import Cells, Raw
-from dblog.sources.mysql.column_types import MyColumn, refuse
-
-_HINT = '.option("dates", "string") delivers dates as text'
+from dblog.sources.mysql.column_types import MyColumn, refuse, unfit
 
 
 class _Parts:
@@ -32,11 +31,13 @@ class _Parts:
         self.year, self.month, self.day, self.hour, self.minute, self.second, self.micro = (zeros,) * 7
         self.minus: Mask = np.zeros(len(cells), np.bool_)
 
-    def show(self, row: int) -> str:
-        year, month, day = (int(part[row]) for part in (self.year, self.month, self.day))
-        return f"{year:04}-{month:02}-{day:02}"
+    def _unfit(self, column: MyColumn, wrong: Mask, *, time: bool) -> None:
+        """Raise Unfit if dates are wrong."""
+        if wrong.any():
+            texts = self.texts(column, time=time)
+            unfit(column, wrong, lambda row: str(texts[row]))
 
-    def _days(self, column: MyColumn) -> tuple[Ints, Mask]:
+    def _days(self, column: MyColumn, *, time: bool) -> tuple[Ints, Mask]:
         """Days since 1970, and which are the zero date."""
         year, month, day = self.year, self.month, self.day
         zero = (year | month | day) == 0
@@ -45,13 +46,13 @@ class _Parts:
         months = np.where(known, months, 0)
         days = first[months] + (day - 1)
         fits = known & (day >= 1) & (days < first[months + 1])
-        refuse(column, ~fits & ~zero & (self.cells.length >= 0), self.show, _HINT)
+        self._unfit(column, ~fits & ~zero & (self.cells.length >= 0), time=time)
         return days, zero
 
     def dates(self, column: MyColumn) -> pa.Array:
         if column.arrow == pa.string():
             return self.texts(column, time=False)
-        days, zero = self._days(column)
+        days, zero = self._days(column, time=False)
         days[zero] = np.iinfo(np.int32).min
         return columns.fixed(column.arrow, days.astype(np.int32), self.cells.valid)
 
@@ -61,9 +62,9 @@ class _Parts:
     def timestamps(self, column: MyColumn) -> pa.Array:
         if column.arrow == pa.string():
             return self.texts(column)
-        days, zero = self._days(column)
+        days, zero = self._days(column, time=True)
         time = self._seconds() * 1_000_000 + self.micro
-        refuse(column, zero & (time != 0) & (self.cells.length >= 0), self.show, _HINT)
+        self._unfit(column, zero & (time != 0) & (self.cells.length >= 0), time=True)
         micros = days * 86_400_000_000 + time
         micros[zero] = np.iinfo(np.int64).min
         return columns.fixed(column.arrow, micros, self.cells.valid)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Cells
-from dblog.sources.postgres.column_types import EPOCH_DAYS, EPOCH_MICROS, PgColumn, wrong_value
-from dblog.sources.postgres.text import string
+from dblog.sources.postgres.column_types import EPOCH_DAYS, EPOCH_MICROS, PgColumn, refuse
+from dblog.sources.postgres.text import BEYOND, string
 
 
 def _sized(cells: Cells, column: PgColumn, width: int) -> None:
@@ -67,14 +67,20 @@ def timestamp_binary(cells: Cells, column: PgColumn) -> pa.Array:
     bounds = np.iinfo(np.int64)
     finite = (micros != bounds.max) & (micros != bounds.min)
     beyond = finite & (micros >= bounds.max - EPOCH_MICROS) & (cells.length >= 0)
-    if beyond.any():
-        raise wrong_value(
-            column,
-            f"{micros[np.argmax(beyond)]} microseconds since 2000",
-            "the value is beyond 64 bits of microseconds since 1970: change it",
-        )
+    refuse(cells, column, beyond, BEYOND, lambda row: _late(int(micros[row]), column))
     np.add(micros, EPOCH_MICROS, out=micros, where=finite)
     return columns.fixed(column.arrow, micros, cells.valid)
+
+
+def _late(micros: int, column: PgColumn) -> str:
+    """The text of a timestamp after the year 9999, as PostgreSQL writes it. The calendar repeats every 400 years."""
+    cycles, rest = divmod(micros, 146_097 * 86_400_000_000)
+    moment = np.datetime64("2000-01-01T00:00:00", "us") + np.timedelta64(rest, "us")
+    date, clock = str(moment).split("T")
+    whole, _, fraction = clock.partition(".")
+    fraction = fraction.rstrip("0")
+    shown = f"{int(date[:4]) + 400 * cycles}{date[4:]} {whole}{'.' if fraction else ''}{fraction}"
+    return shown + "+00" if column.arrow.tz else shown
 
 
 def bytea_binary(cells: Cells, column: PgColumn) -> pa.Array:

@@ -6,7 +6,7 @@ columns; the types are looked up in `pg_type`. A type that was dropped since the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import unpack_from
 from typing import Any, Protocol
@@ -124,7 +124,7 @@ def read_tables(
     for oid, name, kind, typmod in cursor.fetchall():
         described[oid].append((name, kind, typmod))
     keys = _keys(cursor, tables)
-    columns = _columns(cursor, described, options or TypeOptions())
+    columns = _columns(cursor, described, options or TypeOptions(), tables)
     return {name: TableSchema(name, columns[oid], keys.get(oid, ())) for oid, name in tables.items()}
 
 
@@ -147,7 +147,7 @@ def relation_schema(
     PreconditionFailed if changes of the table would lack their key."""
     table = table or TableName(relation.schema, relation.name)
     described = {relation.oid: [(c.name, c.oid, c.typmod) for c in relation.columns]}
-    columns = _columns(cursor, described, options or TypeOptions())[relation.oid]
+    columns = _columns(cursor, described, options or TypeOptions(), {relation.oid: table})[relation.oid]
     return TableSchema(table, columns, _relation_key(cursor, table, relation), str(relation.oid))
 
 
@@ -179,18 +179,22 @@ def _keys(cursor: CatalogCursor, tables: Iterable[int]) -> dict[int, tuple[str, 
 
 
 def _columns(
-    cursor: CatalogCursor, tables: dict[int, list[tuple[str, int, int]]], options: TypeOptions
+    cursor: CatalogCursor,
+    tables: dict[int, list[tuple[str, int, int]]],
+    options: TypeOptions,
+    names: Mapping[int, TableName],
 ) -> dict[int, tuple[PgColumn, ...]]:
     wanted = sorted({(oid, typmod) for columns in tables.values() for _, oid, typmod in columns})
     facts = _type_facts(cursor, {oid for oid, _ in wanted})
     cursor.execute(_SPELLED, ([oid for oid, _ in wanted], [typmod for _, typmod in wanted]))
     spelled = {(oid, typmod): text for oid, typmod, text in cursor.fetchall()}
 
-    def column(name: str, oid: int, typmod: int) -> PgColumn:
+    def column(table: TableName, name: str, oid: int, typmod: int) -> PgColumn:
         text = spelled[oid, typmod] if oid in facts else "unknown"
-        return pg_column(name, oid, text, _resolved(facts, oid, typmod), options)
+        rule = options.values.of(table, name)
+        return pg_column(name, oid, text, _resolved(facts, oid, typmod), options, rule)
 
-    return {table: tuple(column(*described) for described in columns) for table, columns in tables.items()}
+    return {oid: tuple(column(names[oid], *described) for described in columns) for oid, columns in tables.items()}
 
 
 def _type_facts(cursor: CatalogCursor, oids: set[int]) -> dict[int, tuple[Any, ...]]:

@@ -26,36 +26,66 @@ KEYS_PER_QUERY = 1000
 
 def key_text(connection: Connection, table: TableName) -> str:
     """A text that identifies the key: its columns, types and collations, which define the order."""
-    with connection.cursor() as cursor:
-        cursor.execute(_KEY, tuple(table))
-        found = cursor.fetchone()
-    if found is None:
+    found = key_texts(connection, (table,))
+    if table not in found:
         raise TableUnreadable(f"table {table} does not exist")
-    if found[0] is None:
+    if (key := found[table]) is None:
         raise TableUnreadable(
             f"table {table} has no primary key and no unique index over NOT NULL columns",
             hint=f"alter table {table} add primary key (...)",
         )
-    return str(found[0])
+    return key
 
 
-_KEY = f"""
-select (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
-                   pg_catalog.format_type(a.atttypid, a.atttypmod),
-                   case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end),
-               ', ' order by p.ordinal)
-        from {KEY} i cross join unnest(i.indkey) with ordinality p(attnum, ordinal)
-        join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = p.attnum
-        where p.ordinal <= i.indnkeyatts)
+def key_texts(connection: Connection, tables: Sequence[TableName]) -> dict[TableName, str | None]:
+    """The `key_text` of those of the tables that exist; None for a table without a key."""
+    with connection.cursor() as cursor:
+        cursor.execute(_KEYS, ([t.schema for t in tables], [t.name for t in tables]))
+        return {TableName(schema, name): key for schema, name, key in cursor.fetchall()}
+
+
+_NAMED = """
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
+where c.relkind in ('r', 'p') and (n.nspname, c.relname) in (select * from unnest(%s::text[], %s::text[]))
 """
+_KEYS = f"""
+select n.nspname, c.relname, (
+    select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
+               pg_catalog.format_type(a.atttypid, a.atttypmod),
+               case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end),
+           ', ' order by p.ordinal)
+    from {KEY} i cross join unnest(i.indkey) with ordinality p(attnum, ordinal)
+    join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = p.attnum
+    where p.ordinal <= i.indnkeyatts)
+{_NAMED}
+"""
+
+
+def small(connection: Connection, schemas: Sequence[TableSchema], rows: int) -> dict[TableName, Key | None]:
+    """The greatest keys of those of the tables that have at most `rows` rows, in one query; None for an empty table."""
+    from_clauses = _froms(connection, [schema.table for schema in schemas])
+    asked = [
+        sql.SQL(
+            "(select {}, (select array[{}] from {} order by {} limit 1), exists (select from {} offset {}))"
+        ).format(
+            sql.Literal(number),
+            _texts(schema),
+            from_clauses[schema.table],
+            _backwards(schema),
+            from_clauses[schema.table],
+            sql.Literal(rows),
+        )
+        for number, schema in enumerate(schemas)
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(sql.SQL(" union all ").join(asked))
+        found = cursor.fetchall()
+    return {schemas[number].table: last and tuple(last) for number, last, more in found if not more}
 
 
 def last_key(connection: Connection, schema: TableSchema) -> Key | None:
     """The greatest key of the table."""
-    backwards = sql.SQL(", ").join(sql.SQL("{} desc").format(_column(k)) for k in schema.key)
-    return _one_key(connection, schema, sql.SQL("order by {} limit 1").format(backwards))
+    return _one_key(connection, schema, sql.SQL("order by {} limit 1").format(_backwards(schema)))
 
 
 def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]:
@@ -130,6 +160,10 @@ def _column(name: str) -> sql.Composable:
 
 def _key(schema: TableSchema) -> sql.Composed:
     return sql.SQL(", ").join(map(_column, schema.key))
+
+
+def _backwards(schema: TableSchema) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL("{} desc").format(_column(k)) for k in schema.key)
 
 
 def _texts(schema: TableSchema) -> sql.Composed:
@@ -222,14 +256,18 @@ def _literals(schema: TableSchema, key: Key) -> list[sql.Composed]:
 def _from(connection: Connection, table: TableName) -> sql.Composed:
     """The FROM clause: a partitioned table with its partitions, any other table without tables that inherit from it.
     These are the rows that the log shows under the table's name."""
+    return _froms(connection, (table,))[table]
+
+
+def _froms(connection: Connection, tables: Sequence[TableName]) -> dict[TableName, sql.Composed]:
+    """The FROM clauses of several tables."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "select c.relkind = 'p' from pg_catalog.pg_class c "
-            "join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = %s and c.relname = %s",
-            tuple(table),
+            f"select n.nspname, c.relname, c.relkind = 'p' {_NAMED}",
+            ([t.schema for t in tables], [t.name for t in tables]),
         )
-        found = cursor.fetchone()
-    name = sql.Identifier(*table)
-    if found is None:
-        raise SchemaChanged(f"table {table} does not exist", hint="it was dropped or renamed: restart the query")
-    return sql.SQL("{} t" if found[0] else "only {} t").format(name)
+        partitioned = {TableName(schema, name): parted for schema, name, parted in cursor.fetchall()}
+    for table in tables:
+        if table not in partitioned:
+            raise SchemaChanged(f"table {table} does not exist", hint="it was dropped or renamed: restart the query")
+    return {t: sql.SQL("{} t" if partitioned[t] else "only {} t").format(sql.Identifier(*t)) for t in tables}

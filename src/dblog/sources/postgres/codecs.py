@@ -13,21 +13,22 @@ The mapping, chosen so that no value changes and Spark knows every type:
     a domain                              its base type              everything else          string, the type's output
 
 `infinity` and `-infinity` of the date types are the greatest and the least number of the Arrow storage: distinct from
-every real date, and they sort where PostgreSQL sorts them. A kernel that cannot decode a value raises DecodeError.
+every real date, and they sort where PostgreSQL sorts them. A kernel raises `Unfit` for values that their type cannot
+hold: NaN in numeric(p, s), arrays with other bounds, timestamps after the year 294246.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dblog.core.arrays import Bytes, Mask
 from dblog.core.event import UTC_MICROS
-from dblog.core.schema import TableSchema
-from dblog.errors import DecodeError
+from dblog.core.schema import NULL, TEXT, TableSchema
 from dblog.sources import columns
 from dblog.sources.columns import Cells, Raw
 from dblog.sources.postgres.binary import (
@@ -42,8 +43,9 @@ from dblog.sources.postgres.binary import (
     timestamp_binary,
     uuid_binary,
 )
-from dblog.sources.postgres.column_types import Codec, PgColumn, PgType, TypeOptions, refuse
+from dblog.sources.postgres.column_types import Codec, Kernel, PgColumn, PgType, TypeOptions, refuse
 from dblog.sources.postgres.text import bool_text, bytea_text, cast_text, decimal_text, int_text, string, temporal_text
+from dblog.sources.unfit import Decoded, Unfit, decode_columns, rows_of
 
 CODECS: dict[str, Codec] = {
     codec.name: codec
@@ -97,11 +99,18 @@ def codec(column: PgColumn) -> Codec:
     return Codec(column.codec, _array_text) if column.codec.endswith("[]") else CODECS[column.codec]
 
 
-def pg_column(name: str, oid: int, spelled: str, kind: PgType, options: TypeOptions) -> PgColumn:
-    """The column `name` of type `oid`, which is `spelled` so in SQL and described by `kind`."""
+def pg_column(name: str, oid: int, spelled: str, kind: PgType, options: TypeOptions, rule: str = NULL) -> PgColumn:
+    """The column `name` of type `oid`, which is `spelled` so in SQL and described by `kind`. `rule` is that for values
+    that do not fit."""
     key, arrow = _mapped(kind, options)
+    if rule == TEXT and (kind.element is not None or key in _PARTIAL):
+        key, arrow = "output", pa.string()
     output = kind.output if CODECS.get(key, CODECS["output"]).from_binary is None else None
-    return PgColumn(name, spelled, arrow, oid, key, output, kind.delimiter if kind.element else ",")
+    return PgColumn(name, spelled, arrow, oid, key, output, kind.delimiter if kind.element else ",", rule=rule)
+
+
+_PARTIAL = {"decimal", "date", "timestamp"}
+"""Codecs of types with values that their Arrow type cannot hold, or holds as its least or greatest number."""
 
 
 def _mapped(kind: PgType, options: TypeOptions) -> tuple[str, pa.DataType]:
@@ -117,21 +126,15 @@ def _mapped(kind: PgType, options: TypeOptions) -> tuple[str, pa.DataType]:
     return _BUILT_IN.get(kind.oid, ("output", pa.string()))
 
 
-def decode(schema: TableSchema, cells: Sequence[Cells], *, binary: bool) -> list[pa.Array]:
-    """The table's columns from their cells: all as text, or as selected by `copy.select_list`. Raises DecodeError."""
-    arrays = []
-    for column, values in zip(schema.columns, cells, strict=True):
-        assert isinstance(column, PgColumn)
+def decode(schema: TableSchema, cells: Sequence[Cells], *, binary: bool, positions: Any = None) -> Decoded:
+    """The table's columns from their cells: all as text, or as selected by `copy.select_list`. `positions` are those of
+    the rows in the log. Raises DecodeError."""
+
+    def kernel(column: PgColumn) -> Kernel:
         kind = codec(column)
-        kernel = kind.from_binary if binary and kind.from_binary else kind.from_text
-        try:
-            arrays.append(kernel(values, column))
-        except DecodeError as error:
-            raise DecodeError(f"table {schema.table}: {error.message}", hint=error.hint) from None
-        except pa.ArrowInvalid as error:
-            message = f"table {schema.table}: column {column.name!r} ({column.type}) cannot be read: {error}"
-            raise DecodeError(message, hint="a value is not UTF-8 text, or does not fit its type") from error
-    return arrays
+        return kind.from_binary if binary and kind.from_binary else kind.from_text
+
+    return decode_columns(schema, cells, kernel, positions)
 
 
 def _array_text(cells: Cells, column: PgColumn) -> pa.Array:
@@ -139,8 +142,7 @@ def _array_text(cells: Cells, column: PgColumn) -> pa.Array:
     text, offsets = columns.contiguous(columns.binary(cells))
     valid = cells.length >= 0
     other = (cells.raw.data[cells.start] != ord("{")) | (cells.raw.data[cells.start + 1] == ord("{"))
-    hint = 'only one-dimensional arrays that begin at 1 fit; .option("arrays", "string") delivers arrays as text'
-    refuse(cells, column, valid & other, hint)
+    refuse(cells, column, valid & other, "only one-dimensional arrays that begin at 1 fit")
 
     escape = _escapes(text)
     quote = text == ord('"')
@@ -162,7 +164,11 @@ def _array_text(cells: Cells, column: PgColumn) -> pa.Array:
     length = end + raw.origin - start - 2 * quoted
     length[~quoted & (length == 4) & (raw.le32(start) == int.from_bytes(b"NULL", "little"))] = -1
     element = replace(column, arrow=column.arrow.value_type, codec=column.codec.removesuffix("[]"))
-    values = codec(element).from_text(Cells(raw, start + quoted, length), element)
+    try:
+        values = codec(element).from_text(Cells(raw, start + quoted, length), element)
+    except Unfit as unfit:
+        owner = np.searchsorted(ends, np.arange(len(start)), "right") - 1
+        raise rows_of(unfit, owner, len(cells), cells.plain_text) from None
     return columns.lists(column.arrow, ends, values, cells.valid)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from dblog.core.schema import Column
-from dblog.errors import DecodeError
+from dblog.core.value_rules import ValueRules
 from dblog.sources.columns import Cells
+from dblog.sources.unfit import Unfit
 
 EPOCH_DAYS = 10957
 EPOCH_MICROS = EPOCH_DAYS * 86_400_000_000
@@ -24,6 +24,8 @@ class TypeOptions:
 
     decimals: Literal["decimal", "string"] = "decimal"
     arrays: Literal["array", "string"] = "array"
+    values: ValueRules = field(default_factory=ValueRules)
+    """The rules for single values that do not fit."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,10 @@ class Codec:
     from_binary: Kernel | None = None
 
 
-def wrong_value(column: PgColumn, value: str, hint: str | None = None) -> DecodeError:
-    shown = value if len(value) <= 100 else value[:100] + "…"
-    return DecodeError(
-        f"column {column.name!r} ({column.type}) has the value {shown!r}, which does not fit {column.arrow}", hint=hint
-    )
-
-
-def refuse(cells: Cells, column: PgColumn, wrong: Any, hint: str | None = None) -> None:
+def refuse(
+    cells: Cells, column: PgColumn, wrong: Any, why: str | None = None, text: Callable[[int], str] | None = None
+) -> None:
+    """Raise Unfit if some rows are `wrong`. `text` gives PostgreSQL's text of a row's value."""
     if wrong.any():
-        raise wrong_value(column, cells.text(int(np.argmax(wrong))), hint)
+        message = f"column {column.name!r} ({column.type}) has values that do not fit {column.arrow}"
+        raise Unfit(f"{message}: {why}" if why else message, wrong, text or cells.plain_text)

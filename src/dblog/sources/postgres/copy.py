@@ -39,7 +39,8 @@ def _expression(column: PgColumn) -> str:
 
 
 def decode_rows(rows: Sequence[bytes], schema: TableSchema) -> pa.RecordBatch:
-    """The table's columns from `rows`: CopyData messages, one per row, with or without header and trailer."""
+    """The table's columns from `rows`: CopyData messages, one per row, with or without header and trailer. The batch
+    has one more column, `_raw_values`, if a value does not fit."""
     raw, at, size = Raw.join(_bare(rows))
     if raw.data.size >= 2 * LIMIT:
         raise DecodeError(
@@ -52,7 +53,8 @@ def decode_rows(rows: Sequence[bytes], schema: TableSchema) -> pa.RecordBatch:
     cells, end = _march(raw, at + 2, width)
     if np.any(end != at + size):
         raise DecodeError(f"a row of table {schema.table} does not end where its last column does")
-    return pa.RecordBatch.from_arrays(decode(schema, cells, binary=True), schema=schema.arrow)
+    found = decode(schema, cells, binary=True)
+    return found.batch(found.arrays, schema.arrow)
 
 
 def _bare(rows: Sequence[bytes]) -> Sequence[bytes]:

@@ -65,12 +65,20 @@ def deferrable_keys(cursor: CatalogCursor, tables: Collection[int]) -> dict[int,
 
 def refuse_deferrable_keys(cursor: CatalogCursor, tables: Collection[int], slot: str) -> None:
     """Raise PositionLost if one of these followed tables (OIDs) has a deferrable primary key now."""
-    for keys in deferrable_keys(cursor, tables).values():
-        raise PositionLost(
+    for error in refused_keys(cursor, tables, slot).values():
+        raise error
+
+
+def refused_keys(cursor: CatalogCursor, tables: Collection[int], slot: str) -> dict[int, PositionLost]:
+    """The error of each of these followed tables (OIDs) that has a deferrable primary key now."""
+    return {
+        oid: PositionLost(
             f"the primary key of table {keys[0].table} is deferrable: {WHY}",
             hint=f"fix the key and drop the slot:\n{keys[0].fix}\nSELECT pg_drop_replication_slot({literal(slot)});\n"
             "then start anew, with a new checkpoint, which dumps the tables again",
         )
+        for oid, keys in deferrable_keys(cursor, tables).items()
+    }
 
 
 def _fix(

@@ -3,6 +3,7 @@ needed: `dblog status` only needs `shown`."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -42,6 +43,7 @@ class PostgresFamily:
             "publication": values.read("publication") or slot,
             "arrays": values.read("arrays"),
             "catch_up": values.read("catchUp") == "auto",
+            "stream_in_progress": values.read("streamInProgress"),
         }
 
     def source(self, options: SourceOptions) -> Postgres:
@@ -54,10 +56,11 @@ class PostgresFamily:
             slot=options.slot,
             publication=options.own["publication"],
             columns=options.columns,
-            types=TypeOptions(decimals=options.decimals, arrays=options.own["arrays"]),  # type: ignore[arg-type]
+            types=TypeOptions(options.decimals, options.own["arrays"], options.values),  # type: ignore[arg-type]
             before=options.before,
             writes=options.writes,
             catch_up=options.own["catch_up"],
+            in_progress=(options.folder or tempfile.gettempdir()) if options.own["stream_in_progress"] else None,
             skips=options.skips,
         )
 
@@ -109,7 +112,8 @@ class PostgresFamily:
 
             slot = PASSING + f"{time.time_ns():x}"
             decoder = Decoder(resolve, watermark=WATERMARK)
-            log = PostgresLog(source.address, slot, publication, 0, decoder, temporary=True)
+            place = source.address, slot, publication, 0
+            log = PostgresLog(*place, decoder, in_progress=source.in_progress, temporary=True)
             yield stack.enter_context(closing(log))
 
     def all_tables(self, options: SourceOptions) -> str:

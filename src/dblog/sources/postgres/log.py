@@ -44,9 +44,11 @@ class SlotLog:
         *,
         ask: Ask,
         calls: bool,
+        in_progress: str | None,
         refused: Callable[[], None],
     ) -> None:
-        """`ask` uses another session; `calls` says whether the log may be read by calls."""
+        """`ask` uses another session; `calls` says whether the log may be read by calls. `in_progress` is the
+        folder for files of transactions in progress (`stream.PostgresLog`)."""
         self._address = address
         self._slot = slot
         self._publication = publication
@@ -55,6 +57,7 @@ class SlotLog:
         self._decoder = decoder
         self._ask = ask
         self._calls = calls
+        self._in_progress = in_progress
         self._refused = refused
         self._received = 0
         self._looked_at = time.monotonic()
@@ -96,7 +99,8 @@ class SlotLog:
         return CatchUpLog(self._ask, self._slot, sessions, self._position, self._decoder)
 
     def _stream(self) -> PostgresLog:
-        found = PostgresLog(self._address, self._slot, self._publication, self._position, self._decoder)
+        place = self._address, self._slot, self._publication, self._position
+        found = PostgresLog(*place, self._decoder, in_progress=self._in_progress)
         try:
             state = slot_state(self._ask, self._slot)
             if state.copied is not None:

@@ -1,4 +1,4 @@
-"""The log: from messages of PostgreSQL's `pgoutput` plugin (protocol 1, text) to runs of typed change batches.
+"""The log: from messages of PostgreSQL's `pgoutput` plugin (text) to runs of typed change batches.
 
 A feed, the messages of one call, is decoded as a whole. Transactions, ordinals and tables are arrays over its messages;
 the tuples of a table are decoded column by column, for all rows at once. Only Relation, Truncate and watermark messages
@@ -11,7 +11,8 @@ cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from struct import unpack_from
 
@@ -21,13 +22,14 @@ import pyarrow as pa
 from dblog.core.arrays import Ints
 from dblog.core.event import truncation
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import DecodeError
+from dblog.errors import DecodeError, SourceError
 from dblog.sources import columns
 from dblog.sources.base import Commits, Run
 from dblog.sources.columns import Raw
 from dblog.sources.postgres.catalog import Relation, RelationColumn, Unidentified
 from dblog.sources.postgres.column_types import EPOCH_MICROS
 from dblog.sources.postgres.tuples import DELETE, INSERT, NEW, TEXT, TRUNCATE, UPDATE, Feed, Layout, table_batch
+from dblog.sources.table_failures import TableFailures, TableRefused
 
 __all__ = ["Decoder", "Relation", "RelationColumn"]
 
@@ -57,6 +59,8 @@ class _Target:
     relation: Relation
     layout: Layout | None
     watermark: bool
+    refused: tuple[TableName, SourceError] | None = None
+    """The table and the error, if the table cannot be followed as the relation describes it."""
 
     @property
     def renamed(self) -> bool:
@@ -70,15 +74,22 @@ class Decoder:
 
     `resolve` returns the schema of a relation, which may leave out columns, or None if its table is not captured. It is
     called once per Relation message. A change of an `Unidentified` table empties it, and it must be dumped again.
-    `watermark` is the table whose column `token` has the watermarks. `before` adds the old rows.
+    `watermark` is the table whose column `token` has the watermarks. `before` adds the old rows. `failures` takes
+    errors that concern one table alone; without it they are raised.
     """
 
     def __init__(
-        self, resolve: Callable[[Relation], TableSchema | None], *, watermark: TableName, before: bool = False
+        self,
+        resolve: Callable[[Relation], TableSchema | None],
+        *,
+        watermark: TableName,
+        before: bool = False,
+        failures: TableFailures | None = None,
     ) -> None:
         self._resolve = resolve
         self._watermark = watermark
         self._before = before
+        self._failures = failures
         self._targets: dict[int, _Target] = {}
         self._open: _Transaction | None = None
         self.redefined = False
@@ -99,6 +110,24 @@ class Decoder:
         `header` is how many bytes precede the message itself in each of `messages`."""
         return [run for portion in columns.portions(messages) for run in self._runs(self._read(*portion, header))]
 
+    def feed_joined(self, joined: Sequence[bytes], sizes: Ints, *, header: int) -> list[Run]:
+        """`feed` of messages whose bytes are already joined, in pieces of any length; `sizes` has the size of each
+        message with its header. Together they have at most `columns.LIMIT` bytes before the last message."""
+        return self._runs(self._read(joined, sizes, header))
+
+    @contextmanager
+    def own_definitions(self, kept: Collection[int]) -> Iterator[None]:
+        """Decode a transaction that describes all its tables itself, and that others may have passed. Its descriptions
+        of the tables `kept`, by OID, hold for the transactions that follow; the others end with it."""
+        before, self._targets = self._targets, {}
+        try:
+            yield
+        finally:
+            own, self._targets = self._targets, before
+        for oid in kept:
+            self.redefined |= before.get(oid) not in (None, own[oid])
+            before[oid] = own[oid]
+
     def _read(self, messages: Sequence[bytes], sizes: Ints | None = None, header: int = 0) -> Feed:
         raw, start, size = Raw.join(messages, sizes)
         start, size = start + header, size - header
@@ -106,9 +135,10 @@ class Decoder:
         role = _ROLE[kind]
         if not role.all():
             unknown = bytes([kind[np.argmin(role)]])
-            raise DecodeError(f"unknown message {unknown!r} in the log", hint="read the log with proto_version 1")
+            raise DecodeError(f"unknown message {unknown!r} in the log", hint="read the log with proto_version 1 or 2")
         if np.any((kind == TRUNCATE) & (size > 5)):
-            return self._read([part for message in messages for part in _one_relation_each(message[header:])])
+            whole = (raw.data[at : at + n].tobytes() for at, n in zip(start.tolist(), size.tolist(), strict=True))
+            return self._read([part for message in whole for part in _one_relation_each(message)])
         change, begin, commit = role == _CHANGE, kind == BEGIN, kind == COMMIT
         marks = kind[begin | commit]
         if marks.size and (marks[0] != (COMMIT if self._open else BEGIN) or np.any(marks[1:] == marks[:-1])):
@@ -152,11 +182,10 @@ class Decoder:
         ends, runs = _cut(feed, np.append(0, np.cumsum(counted)))
         found: list[list[tuple[int, TableSchema, pa.RecordBatch]]] = [[] for _ in runs]
         for target, rows in groups:
-            if target.layout is None:
+            made = self._table_batch(feed, target, rows)
+            if made is None or target.layout is None:
                 continue
-            schema = target.layout.schema
-            made = _emptied if isinstance(schema, Unidentified) else table_batch
-            batch, number = made(feed, target.layout, rows, before=self._before)
+            (batch, number), schema = made, target.layout.schema
             first = 0
             for run, last in enumerate(np.searchsorted(number, ends)):
                 if last > first:
@@ -171,6 +200,23 @@ class Decoder:
             )
             for run, batches in zip(runs, found, strict=True)
         ]
+
+    def _table_batch(self, feed: Feed, target: _Target, rows: Ints) -> tuple[pa.RecordBatch, Ints] | None:
+        """The batch of a target's changes, and the message of each of its rows; None if there is nothing to decode."""
+        layout = target.layout
+        lsn = feed.lsn[feed.transaction[feed.changes[rows]]]
+        if target.refused is not None and self._failures is not None:
+            self._failures.refused(target.refused[0], lsn, target.refused[1])
+        if layout is None:
+            return None
+        made = _emptied if isinstance(layout.schema, Unidentified) else table_batch
+
+        def decode(part: slice) -> tuple[pa.RecordBatch, Ints]:
+            return made(feed, layout, rows[part], before=self._before)
+
+        if self._failures is None:
+            return decode(slice(0, len(rows)))
+        return self._failures.decoded(layout.schema.table, lsn, decode)
 
     def _target_indexes(self, feed: Feed) -> tuple[Ints, list[_Target]]:
         """The targets, and for each change the index of its target."""
@@ -195,13 +241,22 @@ class Decoder:
     def _target(self, relation: Relation) -> _Target:
         if (relation.schema, relation.name) == self._watermark:
             return _Target(relation, None, watermark=True)
+        try:
+            return self._table_target(relation)
+        except TableRefused as refused:
+            if self._failures is None:
+                raise refused.error from None
+            return _Target(relation, None, watermark=False, refused=(refused.table, refused.error))
+
+    def _table_target(self, relation: Relation) -> _Target:
         schema = self._resolve(relation)
         if schema is None:
             return _Target(relation, None, watermark=False)
         names = [column.name for column in relation.columns]
         kept = tuple(names.index(name) for name in schema.names if name in names)
         if len(kept) != len(schema.names) and not isinstance(schema, Unidentified):
-            raise DecodeError(f"the schema of table {schema.table} does not match the log's relation {relation!r}")
+            error = DecodeError(f"the schema of table {schema.table} does not match the log's relation {relation!r}")
+            raise TableRefused(schema.table, error)
         return _Target(relation, Layout(schema, len(names), kept), watermark=False)
 
     def _carry(self, feed: Feed) -> None:

@@ -162,7 +162,7 @@ class Inspection:
             fix = f"ALTER SYSTEM SET max_wal_senders = {s.senders + 5};  -- then restart; or stop a replication client"
             yield Problem(f"all {s.max_senders} wal senders are in use (max_wal_senders)", fix)
         if s.encoding == "SQL_ASCII":
-            what = "the database's encoding is SQL_ASCII: text that is not valid UTF-8 will stop the capture"
+            what = "the database's encoding is SQL_ASCII: text that is not valid UTF-8 is delivered as null"
             yield Problem(what, "move to a database with encoding UTF8", fatal=False)
         if not s.streams:
             yield Problem(f"role {s.role!r} may not read the log (no REPLICATION)", replication_sql(s.role))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dblog.core.arrays import Ints
 from dblog.core.names import Pattern, select_tables
-from dblog.core.offset import Extent, Followed
+from dblog.core.offset import Extent, Followed, Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.postgres.connect import Address, Connection, connect, translating
 from dblog.errors import (
@@ -20,6 +20,7 @@ from dblog.errors import (
     PositionLost,
     PreconditionFailed,
     SchemaChanged,
+    TableUnreadable,
     WatermarkError,
 )
 from dblog.sources.base import Admitted, Commits, Origin, Survey, Wait
@@ -34,6 +35,7 @@ from dblog.sources.postgres.slot_copy import SlotState, copy_names, slot_state
 from dblog.sources.postgres.visibility import Snapshot
 from dblog.sources.problems import Problem, left_out
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
+from dblog.sources.table_failures import TableFailure, TableFailures, about
 
 SEARCH_PATH = 'search_path = "$user", public'
 """The search path for users' conditions and probes: PostgreSQL's default. Our own statements qualify all names."""
@@ -63,6 +65,7 @@ class _Learnt:
     names: Mapping[str, TableName] = field(default_factory=dict)
     """The names under which tables are followed, by OID. It is replaced, never modified, because the capture thread
     reads it."""
+    failures: TableFailures = field(default_factory=TableFailures)
     calls_refused: bool = False
     """Whether the server did not let us read the log by calls."""
 
@@ -87,6 +90,9 @@ class Postgres(Relational[Connection]):
     """Whether watermarks are written. Otherwise windows end without writing anything."""
     catch_up: bool = True
     """Whether the log may be read by calls while the stream is far behind."""
+    in_progress: str | None = None
+    """The folder for files of transactions in progress; None if the server must send no transaction before its
+    commit."""
     skips: bool = True
     """Whether tables that a pattern brings and that cannot be followed are left out, not refused."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
@@ -97,9 +103,9 @@ class Postgres(Relational[Connection]):
     def default_schema(self) -> str:
         return "public"
 
-    def setup(self, *, followed: Collection[TableName] | None = None) -> Setup:
-        """What the preflight checks; `followed` is None for a new stream."""
-        demanded, unfit = self._demanded(followed)
+    def setup(self, *, followed: Collection[TableName] | None = None, aside: Collection[TableName] = ()) -> Setup:
+        """What the preflight checks; `followed` is None for a new stream. Tables that are set aside are not checked."""
+        demanded, unfit = self._demanded(followed, aside=aside)
         if followed is not None:  # `survey` looks for a missing followed table by its OID
             there = {name for name, fit in self._with(self._candidates).items() if fit}
             demanded = tuple(name for name in demanded if name in there or name not in followed)
@@ -112,8 +118,14 @@ class Postgres(Relational[Connection]):
     def _setup_of(self, tables: Sequence[TableName]) -> Setup:
         return Setup(self.slot, self.publication, tuple(tables), fresh=False, writes=self.writes)
 
-    def prepare(self, *, followed: Collection[TableName] | None, wait: Wait | None = None) -> None:
-        setup = self.setup(followed=followed)
+    def prepare(
+        self,
+        *,
+        followed: Collection[TableName] | None,
+        aside: Collection[TableName] = (),
+        wait: Wait | None = None,
+    ) -> None:
+        setup = self.setup(followed=followed, aside=aside)
         self._with(lambda connection: preflight.prepare(connection, setup, wait=wait))
 
     def survey(self, followed: Mapping[TableName, Followed]) -> Survey:
@@ -131,9 +143,14 @@ class Postgres(Relational[Connection]):
         self.follow(found)
         return Admitted(found, self.latest(), running)
 
-    def follow(self, tables: Mapping[TableName, Followed]) -> None:
+    def follow(self, tables: Mapping[TableName, Followed], *, since: int | None = None) -> None:
+        if since is not None:
+            self._learnt.failures.begin(tables, since)
         known = {f.identity: table for table, f in tables.items()}
         self._learnt.names = {**self._learnt.names, **known}
+
+    def failures(self) -> Mapping[TableName, TableFailure]:
+        return self._learnt.failures.found
 
     def _candidates(self, session: Connection) -> dict[TableName, bool]:
         with session.cursor() as cursor:
@@ -184,7 +201,8 @@ class Postgres(Relational[Connection]):
 
             def schema(connection: Connection) -> TableSchema:
                 with translating(f"reading the schema of {relation.name}"), connection.cursor() as cursor:
-                    refuse_deferrable_keys(cursor, [relation.oid], self.slot)
+                    with about(table or TableName(relation.schema, relation.name)):
+                        refuse_deferrable_keys(cursor, [relation.oid], self.slot)
                     return relation_schema(cursor, relation, self.types, table)
 
             self._session("log")  # raises if we cannot connect, which is not an error of the table
@@ -195,7 +213,8 @@ class Postgres(Relational[Connection]):
                 found = None if table is None else self._describe([table], "log").get(table)
                 return found and Unidentified(found.table, found.columns, found.key, str(relation.oid))
 
-        decoder = Decoder(resolve, watermark=WATERMARK, before=self.before)
+        failures = self._learnt.failures
+        decoder = Decoder(resolve, watermark=WATERMARK, before=self.before, failures=failures)
         return SlotLog(
             self.address,
             self.slot,
@@ -204,6 +223,7 @@ class Postgres(Relational[Connection]):
             decoder,
             ask=partial(self._ask, role="log"),
             calls=self.catch_up and not self._learnt.calls_refused,
+            in_progress=self.in_progress,
             refused=self._learnt.refuse_calls,
         )
 
@@ -256,6 +276,18 @@ class Postgres(Relational[Connection]):
         return Snapshot.parse(*self._ask("select pg_catalog.pg_current_snapshot()::text"))
 
     # -- chunks ----------------------------------------------------------------------------------------------
+
+    def small(self, tables: Sequence[TableName], rows: int) -> Mapping[TableName, tuple[str, Key | None]]:
+        def look(session: Connection) -> dict[TableName, tuple[str, Key | None]]:
+            keys = {table: key for table, key in chunks.key_texts(session, tables).items() if key is not None}
+            last = chunks.small(session, list(self._read_tables(session, keys).values()), rows) if keys else {}
+            return {table: (keys[table], key) for table, key in last.items()}
+
+        try:
+            with self._reading("looking at small tables"):
+                return self._with(look)
+        except TableUnreadable:
+            return {}  # one of them was dropped, for example: each is looked at alone
 
     def select(self, table: TableName, extent: Extent, key: str | None) -> PostgresSelection:
         connection = self._session("chunks")

@@ -18,12 +18,12 @@ from dblog.core.names import Pattern, select_tables
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import Connection, translating
-from dblog.errors import PositionLost
+from dblog.errors import PositionLost, SourceError
 from dblog.sources.base import Survey
-from dblog.sources.postgres.deferrable import refuse_deferrable_keys
+from dblog.sources.postgres.deferrable import refused_keys
 from dblog.sources.postgres.keys import KEY
 from dblog.sources.postgres.preflight_checks import Inspection, Setup
-from dblog.sources.problems import Problem, refuse, why
+from dblog.sources.problems import Problem, refusal, refuse, why
 
 SetupOf = Callable[[Sequence[TableName]], Setup]
 
@@ -61,8 +61,8 @@ def survey(
 ) -> Survey:
     """Examine all tables that match the patterns, and the followed tables under their present names.
 
-    Raises PreconditionFailed if the log of a followed table is incomplete, or if the publication lacks it and we may
-    not alter the publication. A new table that cannot be followed is left out, with the reason."""
+    A followed table is unfit if its log is incomplete, or if the publication lacks it and we may not alter the
+    publication. A new table that cannot be followed is left out, with the reason."""
     with translating("looking at the tables"), connection.cursor(cursor_factory=NamedTupleCursor) as cur:
         cur.execute(_NAMES)
         found = cur.fetchall()
@@ -74,12 +74,14 @@ def survey(
         kept = [t for t in followed if t in there and select_tables(patterns, [t])]
         examined = tuple(dict.fromkeys((*wanted, *kept)))
         inspection = Inspection(cur, setup_of(examined))
-        known = [t.oid for t in inspection.tables if t.oid is not None and (t.schema, t.name) in followed]
-        refuse_deferrable_keys(cur, known, inspection.setup.slot)
+        known = {t.oid: t for t in inspection.tables if t.oid is not None and (t.schema, t.name) in followed}
+        deferrable = refused_keys(cur, tuple(known), inspection.setup.slot)
+        unfit_now: dict[TableName, SourceError] = {
+            TableName(known[oid].schema, known[oid].name): error for oid, error in deferrable.items()
+        }
         states = _states(inspection, [t for t in inspection.tables if t.oid is not None])
         tables: dict[TableName, Followed] = {}
         replaced: dict[TableName, str] = {}
-        problems: list[Problem] = []
         members = inspection.members()
         new = [t for t in inspection.tables if (t.schema, t.name) not in followed]
         unfit = {TableName(t.schema, t.name): reasons for t in new if (reasons := inspection.unfit(t))}
@@ -93,21 +95,20 @@ def survey(
                 tables |= {name: followed[name]} if name in followed else {}
                 continue
             wrong = _problems(inspection, table, name in members, followed=name in followed)
-            if name in followed:
-                problems += wrong
+            if name in followed and wrong:
+                unfit_now.setdefault(name, refusal(wrong))
             elif wrong:
                 left_out[name] = why(wrong)
                 continue
             tables[name], is_new = states[table.oid]
             before = followed.get(name)
-            if before is not None and (changed := _replaced(before, tables[name], name in members, is_new)):
+            if before is None or name in unfit_now:
+                continue
+            if changed := _replaced(before, tables[name], name in members, is_new):
                 replaced[name] = changed
-        problems += inspection.of_publication(
-            inspection.publication, [t for t in inspection.tables if (t.schema, t.name) in followed]
-        )
-        refuse(problems)
+        refuse(list(inspection.of_publication(inspection.publication, list(known.values()))))
     away = {t: names[i] for t in absent if (i := followed[t].identity) in names}
-    return Survey(tables, replaced, away, frozenset(t for t in absent if t not in away), left_out)
+    return Survey(tables, replaced, away, frozenset(t for t in absent if t not in away), left_out, unfit_now)
 
 
 def states(connection: Connection, setup: Setup) -> dict[TableName, Followed]:

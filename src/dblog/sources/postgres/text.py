@@ -14,7 +14,7 @@ import pyarrow as pa
 from dblog.errors import DecodeError
 from dblog.sources import columns
 from dblog.sources.columns import Cells
-from dblog.sources.postgres.column_types import PgColumn, refuse, wrong_value
+from dblog.sources.postgres.column_types import PgColumn, refuse
 
 
 def string(cells: Cells, column: PgColumn) -> pa.Array:
@@ -27,7 +27,9 @@ def bool_text(cells: Cells, column: PgColumn) -> pa.Array:
 
 def int_text(cells: Cells, column: PgColumn) -> pa.Array:
     values, wrong = columns.integers(cells)
-    refuse(cells, column, wrong)
+    if wrong.any():
+        shown = cells.text(int(np.argmax(wrong)))
+        raise DecodeError(f"column {column.name!r} ({column.type}) has {shown!r}, which is no {column.arrow}")
     return columns.fixed(column.arrow, values.astype(column.arrow.to_pandas_dtype(), copy=False), cells.valid)
 
 
@@ -45,7 +47,9 @@ def bytea_text(cells: Cells, column: PgColumn) -> pa.Array:
 def decimal_text(cells: Cells, column: PgColumn) -> pa.Array:
     first = cells.raw.data[cells.start]
     valid = cells.length >= 0
-    refuse(cells, column, valid & (first == ord("N")), '.option("decimals", "string") delivers numerics as text')
+    letters = (first == ord("N")) | (first == ord("I"))
+    letters |= (first == ord("-")) & (cells.raw.data[cells.start + 1] == ord("I"))
+    refuse(cells, column, valid & letters)  # NaN, Infinity, -Infinity
     precision, scale = column.arrow.precision, column.arrow.scale
     if precision > 18:
         return cast_text(cells, column)
@@ -82,17 +86,24 @@ def temporal_text(cells: Cells, column: PgColumn) -> pa.Array:
     values = np.zeros(len(cells), storage)
     ordinary = cast_text(cells.take(usual), column).cast(pa.from_numpy_dtype(storage)).fill_null(0)
     values[usual] = ordinary.to_numpy(zero_copy_only=False)
+    wrong = np.zeros(len(cells), np.bool_)
     for row in np.flatnonzero(~usual).tolist():
-        values[row] = _temporal(cells.text(row), column, np.iinfo(storage))
+        found = _temporal(cells.text(row), column, np.iinfo(storage))
+        wrong[row], values[row] = found is None, found or 0
+    refuse(cells, column, wrong, BEYOND)
     return columns.fixed(column.arrow, values, cells.valid)
 
 
-def _temporal(text: str, column: PgColumn, bounds: Any) -> int:
+BEYOND = "they are beyond 64 bits of microseconds since 1970"
+
+
+def _temporal(text: str, column: PgColumn, bounds: Any) -> int | None:
+    """The number of a date or timestamp; None if it is beyond the bounds."""
     if text in ("infinity", "-infinity"):
         return int(bounds.min if text[0] == "-" else bounds.max)
     match = _DATE.fullmatch(text)
     if not match:
-        raise wrong_value(column, text)
+        raise DecodeError(f"column {column.name!r} ({column.type}) has {text!r}", hint="set datestyle = ISO")
     year, month, day = (int(part) for part in match.group(1, 2, 3))
     # Days since 1970 of a civil date, with years that begin in March; 1 BC is year 0.
     year = (1 - year if match[8] else year) - (month <= 2)
@@ -103,6 +114,4 @@ def _temporal(text: str, column: PgColumn, bounds: Any) -> int:
         hour, minute, second = (int(part) for part in match.group(4, 5, 6))
         micros = int((match[7] or "").ljust(6, "0"))
         value = ((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + micros
-    if not bounds.min < value < bounds.max:
-        raise wrong_value(column, text, "the value is beyond 64 bits of microseconds since 1970: change it")
-    return value
+    return value if bounds.min < value < bounds.max else None

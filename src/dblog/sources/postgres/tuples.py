@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dblog.core.arrays import Bytes, Ints, Mask
 from dblog.core.event import DUMP_SEQ, Op, change_schema
+from dblog.core.raw_values import alike
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
 from dblog.sources import columns
@@ -106,7 +107,7 @@ def table_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -> 
     made = [_change_batch(feed, layout, ordinals[at : at + _BLOCK], before=before) for at in cuts]
     if len(made) == 1:
         return made[0]
-    whole = pa.Table.from_batches([batch for batch, _ in made]).combine_chunks()
+    whole = pa.Table.from_batches(alike([batch for batch, _ in made])).combine_chunks()
     return whole.to_batches()[0], np.concatenate([number for _, number in made])
 
 
@@ -154,7 +155,9 @@ def _change_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -
         feed.committed_at[transaction],
     )
     arrays = [columns.fixed(field.type, values, None) for field, values in zip(fields, meta, strict=False)]
-    arrays += [row.absent(schema.names), *decode(schema, row.cells, binary=False)]
+    lsn = feed.lsn[transaction]
+    found, old_values = decode(schema, row.cells, binary=False, positions=lsn), None
+    arrays += [row.absent(schema.names), *found.arrays]
     if before:
         known = kind == DELETE
         known[updated] = True
@@ -163,9 +166,9 @@ def _change_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -
         known, was = known[source], was.take(source)
         known[gone + 1] = False
         was.length[:, ~known] = -1
-        values = decode(schema, was.cells, binary=False)
-        arrays.append(pa.StructArray.from_arrays(values, fields=list(schema.arrow), mask=pa.array(~known)))
-    return pa.RecordBatch.from_arrays(arrays, schema=fields), number[source]
+        old_values = decode(schema, was.cells, binary=False, positions=lsn)
+        arrays.append(pa.StructArray.from_arrays(old_values.arrays, fields=list(schema.arrow), mask=pa.array(~known)))
+    return found.batch(arrays, fields, old_values), number[source]
 
 
 def _fill(new: Rows, old: Rows, updated: Ints, whole: Mask) -> None:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from dblog.core.event import UTC_MICROS
 from dblog.core.schema import TableSchema
+from dblog.core.value_rules import ValueRules
 from dblog.databases.mysql.flavor import MARIADB
-from dblog.errors import DecodeError
+from dblog.errors import DecodeError, ValueRefused
 from dblog.sources.columns import Raw
 from dblog.sources.mysql.codecs import table_schema
 from dblog.sources.mysql.column_types import Code, TypeOptions
@@ -33,6 +34,7 @@ from tests.unit.sources.mysql.build import Field, blob, char, label, number, pac
 KEY = number("id", Code.int, nullable=False)
 TEXT = TypeOptions(decimals="string", dates="string")
 ZERO = np.iinfo(np.int64).min
+STOP = TypeOptions(values=ValueRules(default="stop"))
 
 
 def table(field: Field, options: TypeOptions | None, catalog: dict[str, str] | None) -> tuple[TableMap, TableSchema]:
@@ -253,16 +255,17 @@ def test_the_zero_date_comes_before_all_others() -> None:
 @pytest.mark.parametrize(
     "wrong", [(2024, 0, 0), (2024, 2, 30), (2023, 2, 29), (1900, 2, 29), (0, 0, 1), (5, 13, 1), (5, 4, 31)]
 )
-def test_dates_of_no_calendar_are_refused_or_text(wrong: tuple[int, int, int]) -> None:
+def test_dates_of_no_calendar_are_null_or_refused_or_text(wrong: tuple[int, int, int]) -> None:
     year, month, day = wrong
     field = Field("c", Code.date)
     stored = struct.pack("<I", year << 9 | month << 5 | day)[:3]
     sent = build.short(struct.pack("<HBB", year, month, day))
     shown = f"{year:04}-{month:02}-{day:02}"
-    for read in (lambda: from_log(field, [None, stored]), lambda: from_rows(field, [None, sent])):
-        with pytest.raises(DecodeError, match=shown) as caught:
-            read()
-        assert "dates" in (caught.value.hint or "")
+    for read in (lambda o: from_log(field, [None, stored], o), lambda o: from_rows(field, [None, sent], o)):
+        assert read(None).to_pylist() == [None, None]
+        with pytest.raises(ValueRefused, match=shown) as caught:
+            read(STOP)
+        assert "values" in (caught.value.hint or "")
     assert from_log(field, [stored], TEXT).to_pylist() == from_rows(field, [sent], TEXT).to_pylist() == [shown]
 
 
@@ -361,9 +364,10 @@ def test_compressed_columns_of_mariadb() -> None:
             from_log(data, [build.short(wrong, 2)])
 
 
-def test_a_value_that_is_no_utf8_is_refused() -> None:
-    with pytest.raises(DecodeError, match="column 'c'"):
-        from_log(varchar("c"), [build.short(b"\xff")])
+def test_a_value_that_is_no_utf8_is_null_or_refused() -> None:
+    assert from_log(varchar("c"), [build.short(b"\xff"), build.short(b"a")]).to_pylist() == [None, "a"]
+    with pytest.raises(ValueRefused, match="column 'c'"):
+        from_log(varchar("c"), [build.short(b"\xff")], STOP)
 
 
 HUGE = [bytes([kind]) + b"\xff" * width for kind, width in ((252, 2), (253, 3), (254, 8))]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dblog.core.event import BEFORE, Op
@@ -132,7 +132,6 @@ def even(events: Sequence[tuple[int, list[Row]]]) -> list[tuple[int, list[Row]]]
 
 
 @pytest.mark.parametrize("few", [1, 3, 1000])
-@settings(max_examples=60)
 @given(events=st.lists(an_event, max_size=12))
 def test_every_row_of_every_event_is_read(events: list[tuple[int, list[Row]]], few: int) -> None:
     events = even(events)

@@ -18,9 +18,9 @@ from dblog.databases.mysql.flavor import MARIADB
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
 from dblog.sinks.sql.mysql.load_data import load_rows
-from dblog.sinks.sql.mysql.rows import HOLDS, VALUES, insert_rows, value_lists
+from dblog.sinks.sql.mysql.rows import HOLDS, VALUES, input_texts, insert_rows, value_lists
 from dblog.sinks.sql.mysql.types import column_types, lacks_blank
-from dblog.sinks.sql.shape import Found
+from dblog.sinks.sql.shape import Found, of_mysql
 from dblog.sinks.sql.staged import Inline, StagedRows, newer
 from dblog.sinks.sql.target import Session, Target, refused
 
@@ -66,6 +66,8 @@ class MySQLTarget(Target):
             session = MySQLSession(self, connect(replace(parse(self.url), database=""), client_flag=flags))
         except DBLogError as error:
             raise refused(error) from error
+        # A source of the same family may have dates like 2024-02-31.
+        session.run("set session sql_mode = concat(@@session.sql_mode, ',ALLOW_INVALID_DATES')")
         [(limit, local_files)] = session.run("select @@max_allowed_packet, @@local_infile")
         session.text_size = min(session.text_size, limit // 4)
         session.local_files = bool(local_files)
@@ -107,6 +109,12 @@ class MySQLTarget(Target):
 
     def types(self, schema: TableSchema) -> dict[str, str]:
         return column_types(schema)
+
+    def of_family(self, schema: TableSchema) -> bool:
+        return of_mysql(schema)
+
+    def input_texts(self, name: str, values: pa.Array) -> pa.Array:
+        return input_texts(name, values)
 
     def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
         if not tables:
@@ -176,21 +184,21 @@ class MySQLTarget(Target):
         names = ", ".join(map(identifier, rows.schema.names))
         content, _ = text.buffer(value_lists(rows, ","))
         insert = f"insert into {stage} ({names}) values {bytes(content[:-1]).decode()}"
-        return Inline(f"{stage} as s", (insert,), (f"delete from {stage}",))
+        return Inline(f"{stage} as _s", (insert,), (f"delete from {stage}",))
 
     def deletes(self, staged: StagedRows) -> str:
         table = staged.names.table  # no alias: the server would look for it in the default database
         return (
-            f"delete {table} from {staged.source} straight_join {table} on {staged.matching(table, 's')} "
-            f"where {newer('s', table)} and s._gone"
+            f"delete {table} from {staged.source} straight_join {table} on {staged.matching(table, '_s')} "
+            f"where {newer('_s', table)} and _s._gone"
         )
 
     def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
         key, deleted = staged.names.key, staged.names.deleted
         return (
             f"insert into {deleted} ({', '.join(key)}, _lsn, _seq) "
-            f"select {', '.join(f's.{name}' for name in key)}, s._lsn, s._seq from {staged.source} "
-            f"where s._gone and s._lsn >= {least} and (s._lsn, s._seq) > ({after[0]}, {after[1]}) "
+            f"select {', '.join(f'_s.{name}' for name in key)}, _s._lsn, _s._seq from {staged.source} "
+            f"where _s._gone and _s._lsn >= {least} and (_s._lsn, _s._seq) > ({after[0]}, {after[1]}) "
             f"on duplicate key update {_newer_order(deleted)}"
         )
 
@@ -201,17 +209,17 @@ class MySQLTarget(Target):
         blank = [n for n in names.columns if n not in names.key and lacks_blank(names.types[n])]
 
         def given(name: str) -> str:
-            return f"nullif(s.{name}, '')" if name in blank else f"s.{name}"
+            return f"nullif(_s.{name}, '')" if name in blank else f"_s.{name}"
 
         def value(name: str) -> str:
             if not staged.kinds.incomplete or name not in names.plain:
                 return given(name)
             quoted = self.literal(json.dumps(names.plain[name], ensure_ascii=False))
-            kept = f"s._unchanged is not null and not s._whole and json_contains(s._unchanged, {quoted})"
+            kept = f"_s._unchanged is not null and not _s._whole and json_contains(_s._unchanged, {quoted})"
             return f"if({kept}, {table}.{name}, {given(name)})"
 
         changed = [
-            f"{name} = if({newer('s', table)}, {value(name)}, {table}.{name})"
+            f"{name} = if({newer('_s', table)}, {value(name)}, {table}.{name})"
             for name in names.columns
             if name not in names.key or name in names.signed
         ]
@@ -222,16 +230,28 @@ class MySQLTarget(Target):
         )
         return [upsert, *self._blanks(staged, blank)] if blank else [upsert]
 
+    def delete_joined(self, table: str, source: str, matching: str) -> str:
+        return f"delete {table} from {source} straight_join {table} on {matching}"
+
+    def update_joined(self, table: str, source: str, matching: str, values: Mapping[str, str]) -> str:
+        changes = ", ".join(f"{table}.{name} = {value}" for name, value in values.items())
+        return f"update {source} straight_join {table} on {matching} set {changes}"
+
+    def has_index(self, session: Session, table: TableName, name: str) -> bool:
+        of_table = f"table_schema = {self.literal(table.schema)} and table_name = {self.literal(table.name)}"
+        where = f"{of_table} and index_name = {self.literal(name)}"
+        return bool(session.run(f"select 1 from information_schema.statistics where {where} limit 1"))
+
     def _blanks(self, staged: StagedRows, columns: Sequence[str]) -> Sequence[str]:
         """Statements that write the error value '' of ENUMs to the rows just written. A strict session refuses it."""
         table = staged.names.table
-        here = f"({table}._lsn, {table}._seq) = (s._lsn, s._seq)"
+        here = f"({table}._lsn, {table}._seq) = (_s._lsn, _s._seq)"
         return [
             "set @dblog_mode = @@session.sql_mode",
             "set session sql_mode = ''",
             *(
-                f"update {staged.source} straight_join {table} on {staged.matching(table, 's')} "
-                f"set {table}.{name} = '' where s.{name} = '' and {here}"
+                f"update {staged.source} straight_join {table} on {staged.matching(table, '_s')} "
+                f"set {table}.{name} = '' where _s.{name} = '' and {here}"
                 for name in columns
             ),
             "set session sql_mode = @dblog_mode",
@@ -243,4 +263,4 @@ def _newer_order(table: str) -> str:
 
     The server assigns from left to right and reads values that it has already assigned. So `_seq` comes first, and
     `_lsn`, which only grows, needs no condition."""
-    return f"_seq = if({newer('s', table)}, s._seq, {table}._seq), _lsn = greatest({table}._lsn, s._lsn)"
+    return f"_seq = if({newer('_s', table)}, _s._seq, {table}._seq), _lsn = greatest({table}._lsn, _s._lsn)"

@@ -16,7 +16,7 @@ from dblog.databases.postgres.connect import connect, identifier, literal, parse
 from dblog.errors import DBLogError, SinkError, SinkUnreachable
 from dblog.sinks.sql import text
 from dblog.sinks.sql.postgres.copy_binary import HEADER, TRAILER, encoded
-from dblog.sinks.sql.postgres.copy_text import copied, literals
+from dblog.sinks.sql.postgres.copy_text import copied, input_texts, literals
 from dblog.sinks.sql.shape import Found, of_mysql
 from dblog.sinks.sql.staged import Inline, StagedRows, newer
 from dblog.sinks.sql.target import DuplicateKey, Session, Target, refused
@@ -112,6 +112,12 @@ class PostgresTarget(Target):
         foreign = of_mysql(schema)
         return {c.name: _foreign_type(c) if foreign else _own_type(c) for c in schema.columns}
 
+    def of_family(self, schema: TableSchema) -> bool:
+        return not of_mysql(schema)
+
+    def input_texts(self, name: str, values: pa.Array) -> pa.Array:
+        return input_texts(name, values)
+
     def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
         if not tables:
             return {}
@@ -194,12 +200,12 @@ class PostgresTarget(Target):
         cells = [literals(name, _plain(rows[name].combine_chunks())) for name in names]
         content, _ = text.buffer(text.surrounded(text.joined([c.slice(1) for c in cells], ",", "null"), ",(", ")"))
         first = ", ".join(f"{c[0].as_py() or 'null'}::{types[n]}" for n, c in zip(names, cells, strict=True))
-        return Inline(f"(values ({first}){bytes(content).decode()}) as s ({', '.join(map(identifier, names))})")
+        return Inline(f"(values ({first}){bytes(content).decode()}) as _s ({', '.join(map(identifier, names))})")
 
     def deletes(self, staged: StagedRows) -> str:
         return (
             f"delete from {staged.names.table} as t using {staged.source} "
-            f"where {staged.matching('t', 's')} and {newer('s', 't')} and s._gone"
+            f"where {staged.matching('t', '_s')} and {newer('_s', 't')} and _s._gone"
         )
 
     def tombstones(self, staged: StagedRows, least: int, after: tuple[int, int]) -> str:
@@ -207,7 +213,7 @@ class PostgresTarget(Target):
         return (
             f"insert into {staged.names.deleted} as d ({key}, _lsn, _seq) "
             f"select {key}, _lsn, _seq from {staged.source} "
-            f"where s._gone and s._lsn >= {least} and (s._lsn, s._seq) > ({after[0]}, {after[1]}) "
+            f"where _s._gone and _s._lsn >= {least} and (_s._lsn, _s._seq) > ({after[0]}, {after[1]}) "
             f"on conflict ({key}) do update set _lsn = excluded._lsn, _seq = excluded._seq "
             f"where {newer('excluded', 'd')}"
         )
@@ -217,14 +223,14 @@ class PostgresTarget(Target):
         columns = [*names.columns, "_lsn", "_seq"]
         rest = [name for name in columns if name not in names.key or name in names.signed]
         values = {
-            name: f"case when {literal(names.plain[name])} = any (s._unchanged) then t.{name} else s.{name} end"
+            name: f"case when {literal(names.plain[name])} = any (_s._unchanged) then t.{name} else _s.{name} end"
             for name in rest
             if name in names.plain
         }
-        kept = ", ".join(f"{name} = {values.get(name, f's.{name}')}" for name in rest)
+        kept = ", ".join(f"{name} = {values.get(name, f'_s.{name}')}" for name in rest)
         partly = (
-            f"update {names.table} as t set {kept} from {staged.source} where {staged.matching('t', 's')} "
-            f"and s._unchanged is not null and not s._whole and {newer('s', 't')} and {where}"
+            f"update {names.table} as t set {kept} from {staged.source} where {staged.matching('t', '_s')} "
+            f"and _s._unchanged is not null and not _s._whole and {newer('_s', 't')} and {where}"
         )
         listed = ", ".join(columns)
         whole = (
@@ -234,6 +240,17 @@ class PostgresTarget(Target):
         )
         # The second statement skips the rows that the first has updated: their order is not older any more.
         return [partly, whole] if staged.kinds.incomplete else [whole]
+
+    def delete_joined(self, table: str, source: str, matching: str) -> str:
+        return f"delete from {table} using {source} where {matching}"
+
+    def update_joined(self, table: str, source: str, matching: str, values: Mapping[str, str]) -> str:
+        changes = ", ".join(f"{name} = {value}" for name, value in values.items())
+        return f"update {table} set {changes} from {source} where {matching}"
+
+    def has_index(self, session: Session, table: TableName, name: str) -> bool:
+        where = f"schemaname = {literal(table.schema)} and indexname = {literal(name)}"
+        return bool(session.run(f"select 1 from pg_catalog.pg_indexes where {where}"))
 
 
 def _lines(rows: pa.RecordBatch) -> memoryview:
