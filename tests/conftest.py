@@ -28,6 +28,7 @@ import pytest
 from dblog.databases.mysql import connect as mysql
 from dblog.databases.mysql.flavor import MARIADB, MYSQL, Flavor
 from dblog.sources.relational import SESSIONS
+from dblog.state.zookeeper import clients
 from dblog.testing.mysql_server import MySQLServer, find_mariadb, find_mysql
 from dblog.testing.object_server import ObjectServer, find_seaweed
 from dblog.testing.postgres_server import PostgresServer, find_install
@@ -455,9 +456,11 @@ def zookeepers() -> Iterator[ZooKeeperServer]:
 
 
 @pytest.fixture
-def zookeeper(zookeepers: ZooKeeperServer) -> ZooKeeperServer:
-    """A running ZooKeeper server."""
-    return zookeepers.start()  # a test may have ended it
+def zookeeper(zookeepers: ZooKeeperServer) -> Iterator[ZooKeeperServer]:
+    """A running ZooKeeper server. The test's sessions end with it: their threads draw random numbers to reconnect, which
+    hypothesis would take for those of a later test."""
+    yield zookeepers.start()  # a test may have ended it
+    clients.end_all()
 
 
 @pytest.fixture

@@ -66,6 +66,8 @@ class TestZooKeeper(SharedStoreSuite):
         for number, login in enumerate(("dblog:another-Pa55word", f"other:{SECRET}", "")):
             store = open_store(zookeeper.url(f"{folder}/{number}", login))
             assert store.put("a", {}) == 1
+            if number:
+                store._session.client.delete(store._nodes.root, recursive=True)  # type: ignore[attr-defined]
             store.close()
 
     def test_a_value_that_is_too_large_is_refused(self, url: str) -> None:

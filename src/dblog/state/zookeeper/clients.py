@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SESSION_SECONDS = 10.0
 KEEP_SECONDS = 10.0
 """How long an unused session is kept, in seconds."""
+END_SECONDS = 3.0
+"""How long the end of a session whose servers do not answer is waited for, in seconds."""
 
 _LOG = logging.getLogger("dblog.zookeeper")
 # The client would log every request, and with them the password.
@@ -114,9 +116,11 @@ def _end_unused() -> None:
             _end(shared.client)
 
 
-def _end(client: KazooClient) -> None:
-    """End a session. If the servers do not answer, that takes seconds, so nobody waits for it."""
-    threading.Thread(target=_stop, args=(client,), name="dblog-zookeeper-end", daemon=True).start()
+def _end(client: KazooClient) -> threading.Thread:
+    """End a session in a thread. If the servers do not answer, that takes seconds, so nobody has to wait for it."""
+    ending = threading.Thread(target=_stop, args=(client,), name="dblog-zookeeper-end", daemon=True)
+    ending.start()
+    return ending
 
 
 def _stop(client: KazooClient) -> None:
@@ -125,10 +129,14 @@ def _stop(client: KazooClient) -> None:
         client.close()
 
 
-def _end_all() -> None:
-    for shared in list(_SHARED.values()):
-        if shared.process == os.getpid() and shared.client.connected:
+def end_all() -> None:
+    """End all sessions of this process."""
+    for shared in [each for each in _SHARED.values() if each.process == os.getpid()]:
+        if shared.client.connected:
             _stop(shared.client)
+        else:
+            with contextlib.suppress(RuntimeError):  # no new thread while Python ends: the session ends by itself
+                _end(shared.client).join(END_SECONDS)
     _SHARED.clear()
 
 
@@ -137,5 +145,5 @@ def _after_fork() -> None:
     _LOCK = threading.Lock()
 
 
-atexit.register(_end_all)
+atexit.register(end_all)
 os.register_at_fork(after_in_child=_after_fork)

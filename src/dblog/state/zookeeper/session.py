@@ -122,12 +122,16 @@ class Session:
         return found[::-1]
 
     def ensure(self, node: str) -> None:
-        """Create a node and those above it, if they do not exist. Stores of other users may be created beside it."""
+        """Create a node and those above it, if they do not exist.
+
+        Other users may create stores beside it, and remove their own: a node with children cannot be deleted, and only
+        the user that created a store may delete its children.
+        """
         from kazoo.security import make_acl
 
         above = node.rpartition("/")[0]
         if above:
-            anyone = make_acl("world", "anyone", read=True, create=True)
+            anyone = make_acl("world", "anyone", read=True, create=True, delete=True)
             self._wait(self.client.ensure_path_async(above, [*self.client.default_acl, anyone]))
         self._wait(self.client.ensure_path_async(node))
 
