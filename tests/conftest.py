@@ -457,7 +457,7 @@ def zookeepers() -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture
 def zookeeper(zookeepers: ZooKeeperServer) -> Iterator[ZooKeeperServer]:
-    """A running ZooKeeper server. The test's sessions end with it: their threads draw random numbers to reconnect, which
+    """A running ZooKeeper server. The test's sessions end with the test: their threads draw random numbers, which
     hypothesis would take for those of a later test."""
     yield zookeepers.start()  # a test may have ended it
     clients.end_all()
