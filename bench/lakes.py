@@ -22,7 +22,7 @@ from bench.figures import Cpu, Figure, Measured, Target, joined, ratio, rotated
 from bench.lake_peers import SparkPeer, Work, spark_peer
 from bench.machine import rest
 from bench.ours import Ours, Stream, jvm
-from bench.postgres import Postgres, number_of
+from bench.postgres import Postgres
 from dblog.core.settings import read_settings
 from dblog.pipelines.delivery import Delivery
 from dblog.pipelines.sink_kinds import sink_class
@@ -138,8 +138,7 @@ def measure(
             print(f"without another Spark: scripts/sparks.sh puts PySpark {lake_peers.MINOR} beside the environment's")
         dumps = _dumps(database, ours, peer, rows, rounds, against_debezium=against_debezium)
         catchup = _catchup(database, ours, peer, changes, rounds, against_debezium=against_debezium)
-    many, scattered = _many(database, ours), _scattered(database, ours, rows // 2)
-    return joined([dumps, catchup, many, scattered, _lasting(database, ours, max(2 * ENDS, rows // 8000))])
+    return joined([dumps, catchup, _many(database, ours), _scattered(database, ours, rows // 2)])
 
 
 def _dumps(
@@ -256,8 +255,8 @@ def _many(database: Postgres, ours: Ours) -> Measured:
                 took = []
                 with lake.following():
                     for _ in range(REPEATED):
-                        database.run("; ".join(f"update {name} set n = n + 1" for name in names))  # one transaction
-                        took.append(lake.until(number_of(database.position())))
+                        changed = database.change("; ".join(f"update {name} set n = n + 1" for name in names))
+                        took.append(lake.until(changed))
             figures.append(Figure("lakes, many tables", f"first dump of {count} into {form}", (dumped,), "s"))
             figures.append(Figure("lakes, many tables", f"one transaction over {count} into {form}", tuple(took), "s"))
             for what, figure, (bound, aim) in zip(
@@ -285,16 +284,16 @@ def _scattered(database: Postgres, ours: Ours, rows: int) -> Measured:
                 before = len(lake.sink.seconds)
                 for number in range(REPEATED):
                     step = max(1, rows // 1000)
-                    database.run(f"update big set n = n + 1 where id % {step} = {number % step}")
-                    lake.until(number_of(database.position()))
+                    lake.until(database.change(f"update big set n = n + 1 where id % {step} = {number % step}"))
                 found = tuple(lake.sink.seconds[before:])
         figures.append(Figure("lakes, scattered", f"1,000 changes into {rows:,} rows, {form}", found, "s"))
         targets.append(Target(f"1,000 scattered changes, {form}", figures[-1].value, " s", 2.0, least=False, aim=1.0))
     return figures, targets
 
 
-def _lasting(database: Postgres, ours: Ours, batches: int) -> Measured:
+def measure_batches(database: Postgres, ours: Ours, batches: int) -> Measured:
     """One small batch after the other, from commit to lake: do the last ones take as long as the first?"""
+    batches = max(2 * ENDS, batches)
     database.fill("lasting", LASTING_ROWS)
     figures: list[Figure] = []
     targets: list[Target] = []
@@ -315,5 +314,4 @@ def _lasting(database: Postgres, ours: Ours, batches: int) -> Measured:
 
 def _batch(database: Postgres, lake: LakeStream, number: int) -> float:
     step = LASTING_ROWS // 50
-    database.run(f"update lasting set n = n + 1 where id % {step} = {number % step}")
-    return lake.until(number_of(database.position()))
+    return lake.until(database.change(f"update lasting set n = n + 1 where id % {step} = {number % step}"))

@@ -111,6 +111,10 @@ def _lakes(bench: Bench) -> Measured:
     )  # fmt: skip
 
 
+def _batches(bench: Bench) -> Measured:
+    return lakes.measure_batches(bench.postgres, bench.ours, bench.size.of(500))
+
+
 def _growth(bench: Bench) -> Measured:
     return growth.measure(bench.size.of(500))
 
@@ -136,6 +140,7 @@ PARTS: Mapping[str, Part] = {
     "writers": Part(("postgres",), _writers),
     "memory": Part(("postgres",), _memory),
     "lakes": Part(("postgres",), _lakes),
+    "batches": Part(("postgres",), _batches),
     "sinks": Part(("postgres",), _sinks),
     "tables": Part(("postgres",), _tables),
     "growth": Part((NO_SOURCE,), _growth),

@@ -85,6 +85,12 @@ class Postgres(Database):
     def position(self) -> str:
         return str(self.ask("select pg_current_wal_insert_lsn()"))
 
+    def change(self, statements: str) -> int:
+        """Run statements as one transaction. Returns a position within it, as the number that our offsets have: a batch
+        that ends there or later has the transaction. The end of the log may already have something behind the commit
+        that no batch delivers."""
+        return number_of(str(self.ask(f"{statements}; select pg_current_wal_insert_lsn()"))) + 1
+
     @contextmanager
     def readers(self) -> Iterator[None]:
         with ExitStack() as stack:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from dblog.control.serve import serving
 from dblog.state.pipeline import Pipeline
@@ -156,6 +156,28 @@ class TestDumps:
         wait_until(lambda: shop.settings().paused)
         page.get_by_role("button", name="Resume all dumps").click()
         wait_until(lambda: not shop.settings().paused)
+
+    def test_the_answer_to_an_earlier_move_does_not_undo_a_later_one(
+        self, shop: Pipeline, url: str, visit: Visit
+    ) -> None:
+        page = visit(url, "#/p/shop/dumps")
+        slider = page.get_by_label("Rows per second")
+        expect(slider).to_have_attribute("aria-valuetext", "20 k rows/s")
+        held: list[Route] = []
+
+        def hold_first(route: Route) -> None:
+            if route.request.method == "PATCH" and not held:
+                held.append(route)
+            else:
+                route.continue_()
+
+        page.route("**/settings*", hold_first)
+        with page.expect_request(lambda request: request.method == "PATCH"):
+            slider.press("End")
+        slider.press("Home")
+        held[0].continue_()
+        wait_until(lambda: shop.settings().rows_per_second is None)
+        expect(slider).to_have_attribute("aria-valuetext", "no limit")
 
     def test_a_dump_is_requested_with_an_estimate_and_its_commands(
         self, shop: Pipeline, url: str, visit: Visit

@@ -21,7 +21,7 @@ from dblog.work.rows import Typed
 from tests.sinks.suite import AwaySuite, SinkSuite
 from tests.sinks.target import Key, Row, Target, replayed
 
-METADATA = ("_op", "_lsn", "_seq", "_txid", "_committed_at", "_dump", "_schema", "_unchanged")
+METADATA = ("_op", "_lsn", "_seq", "_txid", "_committed_at", "_dump", "_schema", "_unchanged", "_raw_values")
 KEYS = (("id",), ("a", "b"), ("from",), ("key",))
 """Of the suite's tables."""
 
@@ -51,7 +51,7 @@ class Files(Target):
                 "lsn": row["_lsn"],
                 "seq": row["_seq"],
                 "key": tuple(row[name] for name in key),
-                "row": {name: value for name, value in row.items() if name not in (*METADATA, "_raw_values")},
+                "row": {name: value for name, value in row.items() if name not in METADATA},
                 "unchanged": row["_unchanged"],
             }
             for row in written

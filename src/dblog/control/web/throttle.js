@@ -23,11 +23,14 @@ const SLIDERS = [
 
 export function throttle(name, operator) {
   let touched = 0;
+  let sent = 0;
   let present = null;
   const change = async (body) => {
     touched = Date.now();
+    const mine = ++sent;
     try {
-      show(await request("PATCH", "/settings", { query: { pipeline: name }, body }));
+      const answer = await request("PATCH", "/settings", { query: { pipeline: name }, body });
+      if (mine === sent) show(answer); // an older answer would undo what was changed since
     } catch (error) {
       note(error.message, "bad");
       reading.now();
@@ -51,12 +54,21 @@ export function throttle(name, operator) {
     let timer = null;
     input.addEventListener("input", () => {
       touched = Date.now();
-      tell(wanted());
+      const given = wanted();
+      tell(given);
       clearTimeout(timer);
-      timer = setTimeout(() => change({ [setting]: wanted() }), 200);
+      timer = setTimeout(() => {
+        timer = null;
+        change({ [setting]: given });
+      }, 200);
     });
     const element = h("div", { class: "slider" }, h("label", { for: `set-${setting}` }, title), value, input);
-    return { setting, element, show(given) { input.value = given === null || given === 0 ? 0 : Math.min(STEPS, scale.at(given)); tell(given); } };
+    const show = (given) => {
+      if (timer !== null) return; // the user has moved it, and the change is not sent yet
+      input.value = given === null || given === 0 ? 0 : Math.min(STEPS, scale.at(given));
+      tell(given);
+    };
+    return { setting, element, show };
   });
   const probe = h("p", { class: "soft small", hidden: true });
   const element = h("section", { class: "card throttle", "aria-label": "Throttle" },
