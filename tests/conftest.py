@@ -285,7 +285,7 @@ class Database:
         """Remove the database, whoever is still connected to it, and its replication slots."""
         for connection in self._opened:
             connection.close()
-        for at in [at for at in SESSIONS if at[1].database == self.name]:
+        for at in [at for at in SESSIONS if at[1].address.database == self.name]:
             SESSIONS.pop(at).close()  # a process keeps them, and has no room for those of a thousand databases
         self.server.start()  # a test may have ended it
         admin = Database(self.server, "postgres")
@@ -349,7 +349,7 @@ class MySQLDatabase:
             if connection.open:
                 connection.close()
         for at, session in list(SESSIONS.items()):
-            if isinstance(session, mysql.Connection) and at[1].database == self.name:
+            if isinstance(session, mysql.Connection) and at[1].address.database == self.name:
                 SESSIONS.pop(at)._force_close()  # a process keeps them, and the server has no room for so many
         self.server.start()  # a test may have ended it
         self.server_execute(f"DROP DATABASE {mysql.identifier(self.name)}")

@@ -43,7 +43,8 @@ _Session = TypeVar("_Session")
 _Asked = TypeVar("_Asked", contravariant=True)
 
 SESSIONS: dict[tuple[int, Any, str], Any] = {}
-"""This process's sessions, by process id, address and role. They stay open between the tasks of a Spark worker."""
+"""This process's sessions, by process id, source and role. They stay open between the tasks of a Spark worker. Two
+streams share none, because each uses its own in threads of its own."""
 _USED: dict[tuple[int, Any, str], float] = {}
 """When each session was last used."""
 _KEYED: dict[tuple[int, Any, TableName, str], TableSchema] = {}
@@ -268,7 +269,7 @@ class Relational(Generic[_Session]):
     def _session(self, role: str) -> _Session:
         """This process's session for a role. A session that was idle is pinged first: the server may have been
         restarted, or may have closed it."""
-        at = (os.getpid(), self.address, role)
+        at = (os.getpid(), self, role)
         session: _Session | None = SESSIONS.get(at)
         rested = time.monotonic() - _USED.get(at, 0.0) > REST_SECONDS
         if session is not None and (not self._alive(session) or (rested and not self._answers(session))):
@@ -288,7 +289,7 @@ class Relational(Generic[_Session]):
             return False
 
     def _forget(self, role: str) -> None:
-        session = SESSIONS.pop((os.getpid(), self.address, role), None)
+        session = SESSIONS.pop((os.getpid(), self, role), None)
         if session is not None:
             self._close(session)
 
