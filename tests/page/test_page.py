@@ -175,8 +175,9 @@ class TestDumps:
         with page.expect_request(lambda request: request.method == "PATCH"):
             slider.press("End")
         slider.press("Home")
-        held[0].continue_()
-        wait_until(lambda: shop.settings().rows_per_second is None)
+        with page.expect_response(lambda response: "null" in (response.request.post_data or "")):
+            held[0].continue_()
+        assert shop.settings().rows_per_second is None
         expect(slider).to_have_attribute("aria-valuetext", "no limit")
 
     def test_a_dump_is_requested_with_an_estimate_and_its_commands(
