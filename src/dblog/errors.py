@@ -10,6 +10,7 @@
     │   ├── PreconditionFailed  the database is not set up for capture; lists every problem
     │   ├── PositionLost      the log no longer reaches back to our position
     │   ├── DecodeError       a value or message we cannot represent exactly
+    │   │   ├── KeyRefused    a promised key does not hold: NULL, or two rows have the same
     │   │   └── ValueRefused  a value of one row that its column's delivered type cannot hold
     │   └── SchemaChanged     a typed stream's columns no longer fit the table
     ├── WatermarkError        a watermark could not be written or did not come back
@@ -91,6 +92,22 @@ class PositionLost(SourceError):
 
 class DecodeError(SourceError):
     """A value or message that cannot be represented exactly."""
+
+
+class KeyRefused(DecodeError):
+    """The key that the user promised for a table does not hold: it is NULL in a row, or two rows have the same."""
+
+    def __init__(self, message: str, *, key: Mapping[str, str] | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = None if key is None else dict(key)
+        """The texts of the key's columns, by name, where two rows have them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_key, (self.message, self.key, self.hint)
+
+
+def _rebuild_key(message: str, key: Mapping[str, str] | None, hint: str | None) -> KeyRefused:
+    return KeyRefused(message, key=key, hint=hint)
 
 
 class ValueRefused(DecodeError):

@@ -65,7 +65,7 @@ class Stream:
         self.sink = self._make_sink()
         self.options = {
             **config.source,
-            **({} if sink.values is None else {"values": sink.values}),
+            **{n: v for n, v in (("values", sink.values), ("keys", sink.keys)) if v is not None},
             **_batch_times(config),
             **cascade_option(config.source, [s.maker for s in config.sinks]),
             "slot": config.slot or self.name,

@@ -21,8 +21,8 @@ from dblog.core.dump import OWN, Staged, begun_again, failed
 from dblog.core.offset import Offset
 from dblog.core.pace import Pace
 from dblog.core.schema import TableName
-from dblog.core.set_aside import DUMP, SetAside, set_aside
-from dblog.errors import DecodeError, PreconditionFailed, SourceError, ValueRefused
+from dblog.core.set_aside import DUMP, KEY, SetAside, set_aside
+from dblog.errors import DecodeError, KeyRefused, PreconditionFailed, SourceError, ValueRefused
 from dblog.planning.following import Following
 from dblog.sources.base import Source
 
@@ -147,12 +147,16 @@ class TablesAside:
     def read_failures(self, start: Offset, end: Offset, staged: Mapping[str, Staged]) -> ReadFailures:
         """What the failed dumps of the stream itself mean. A dropped table needs no dump. A dump that failed because
         its table was away starts again. A table that exists and fails twice, or has a value that cannot be delivered,
-        is set aside: without its full state its changes are not worth anything."""
-        reasons = {c.table: c.failed for c in end.dumps if c.failed is not None and c.dump in OWN}
+        is set aside: without its full state its changes are not worth anything. So is a table whose promised key does
+        not hold, whoever asked for the dump that found it."""
+        details = {c.table: found.about for c in start.read if (found := staged.get(c.id)) and found.about is not None}
+        keyless = {table for table, about in details.items() if about.get("reason") == KEY}
+        reasons = {
+            c.table: c.failed for c in end.dumps if c.failed is not None and (c.dump in OWN or c.table in keyless)
+        }
         if not reasons:
             return ReadFailures(end)
         there = self._source.describe(reasons)
-        details = {c.table: found.about for c in start.read if (found := staged.get(c.id)) and found.about is not None}
         aside: dict[TableName, SetAside] = {}
         for table in there:
             if table in details or table in self._unread:
@@ -175,6 +179,8 @@ def _refusal(table: TableName, found: SetAside, *, value: bool) -> SourceError:
     message = f"table {table} cannot be dumped: {found.message}"
     if value and found.column is not None:
         return ValueRefused(message, table=str(table), column=found.column, value=found.value or "", key=found.key)
+    if found.reason == KEY:
+        return KeyRefused(message, key=found.key)
     if value:
         return DecodeError(message)
     return PreconditionFailed(
