@@ -16,7 +16,8 @@
     ├── WatermarkError        a watermark could not be written or did not come back
     ├── SpoolError            the spool cannot be written, read or is not shared
     ├── SinkError             the target of a pipeline refuses a batch
-    │   └── SinkUnreachable   the target cannot be reached (retryable)
+    │   ├── SinkUnreachable   the target cannot be reached (retryable)
+    │   └── TargetRefused     the target refuses the rows or the definition of one table
     └── StateError            the state store cannot be used, or does not have what was requested
         ├── Conflict          somebody else changed the document first (retryable)
         └── NotFound          no such pipeline, request or setting
@@ -162,6 +163,23 @@ class SinkUnreachable(SinkError):
     """The target cannot be reached; the same batch may be written later."""
 
     retryable = True
+
+
+class TargetRefused(SinkError):
+    """The target refuses the rows or the definition of one table, and would refuse them again. The batch can be written
+    without this table."""
+
+    def __init__(self, message: str, *, table: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.table = tuple(table)
+        """Schema and name of the source's table. Empty if it is not known: then the error is like any SinkError."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_target, (self.message, self.table, self.hint)
+
+
+def _rebuild_target(message: str, table: tuple[str, ...], hint: str | None) -> TargetRefused:
+    return TargetRefused(message, table=table, hint=hint)
 
 
 class StateError(DBLogError):

@@ -12,9 +12,9 @@ from typing import Any
 
 from dblog.errors import DBLogError, DecodeError, KeyRefused, SinkError
 
-VALUE, KEY, DEFINITION, DUMP = "value", "key", "definition", "dump"
+VALUE, KEY, DEFINITION, DUMP, TARGET = "value", "key", "definition", "dump", "target"
 """Why a table is set aside: a value cannot be delivered, its promised key does not hold, its definition cannot be
-followed any more, or its rows cannot be read."""
+followed any more, its rows cannot be read, or its target refuses them."""
 
 MOST_TEXT = 500
 """How many characters of a message are kept: the offset is written with every batch."""
