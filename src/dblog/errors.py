@@ -10,12 +10,14 @@
     │   ├── PreconditionFailed  the database is not set up for capture; lists every problem
     │   ├── PositionLost      the log no longer reaches back to our position
     │   ├── DecodeError       a value or message we cannot represent exactly
+    │   │   ├── KeyRefused    a promised key does not hold: NULL, or two rows have the same
     │   │   └── ValueRefused  a value of one row that its column's delivered type cannot hold
     │   └── SchemaChanged     a typed stream's columns no longer fit the table
     ├── WatermarkError        a watermark could not be written or did not come back
     ├── SpoolError            the spool cannot be written, read or is not shared
     ├── SinkError             the target of a pipeline refuses a batch
-    │   └── SinkUnreachable   the target cannot be reached (retryable)
+    │   ├── SinkUnreachable   the target cannot be reached (retryable)
+    │   └── TargetRefused     the target refuses the rows or the definition of one table
     └── StateError            the state store cannot be used, or does not have what was requested
         ├── Conflict          somebody else changed the document first (retryable)
         └── NotFound          no such pipeline, request or setting
@@ -93,6 +95,22 @@ class DecodeError(SourceError):
     """A value or message that cannot be represented exactly."""
 
 
+class KeyRefused(DecodeError):
+    """The key that the user promised for a table does not hold: it is NULL in a row, or two rows have the same."""
+
+    def __init__(self, message: str, *, key: Mapping[str, str] | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = None if key is None else dict(key)
+        """The texts of the key's columns, by name, where two rows have them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_key, (self.message, self.key, self.hint)
+
+
+def _rebuild_key(message: str, key: Mapping[str, str] | None, hint: str | None) -> KeyRefused:
+    return KeyRefused(message, key=key, hint=hint)
+
+
 class ValueRefused(DecodeError):
     """A value of one row that its column's delivered type cannot hold, where the rule for such values is `stop`. The
     attributes say where the value is, as far as it is known."""
@@ -145,6 +163,23 @@ class SinkUnreachable(SinkError):
     """The target cannot be reached; the same batch may be written later."""
 
     retryable = True
+
+
+class TargetRefused(SinkError):
+    """The target refuses the rows or the definition of one table, and would refuse them again. The batch can be written
+    without this table."""
+
+    def __init__(self, message: str, *, table: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.table = tuple(table)
+        """Schema and name of the source's table. Empty if it is not known: then the error is like any SinkError."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_target, (self.message, self.table, self.hint)
+
+
+def _rebuild_target(message: str, table: tuple[str, ...], hint: str | None) -> TargetRefused:
+    return TargetRefused(message, table=table, hint=hint)
 
 
 class StateError(DBLogError):

@@ -13,8 +13,12 @@ from pyspark.sql.streaming import StreamingQuery
 from dblog.core.schema import TableName
 from dblog.pipelines.delivery import Delivery
 from dblog.pipelines.quarantine import Quarantine
+from dblog.pipelines.refusals import Refusals
+from dblog.pipelines.stream_folder import StreamFolder
 from dblog.sinks.base import Batch, Sink
 from dblog.sinks.route import Route
+from dblog.spark.options import read_options
+from dblog.storage.object_storage import NO_SETTINGS
 from tests.families import AnyDatabase
 from tests.sinks.target import Key, Row, Target
 
@@ -90,10 +94,12 @@ class Pipeline:
         settings: Mapping[str, Any] | None = None,
         around: Around | None = None,
         quarantine: Quarantine | None = None,
+        refuses: bool = False,
         **options: Any,
     ) -> None:
         self.spark = spark
         self.quarantine = quarantine
+        self._refuses = refuses
         self.target = target
         self.database = database
         self.folder = folder
@@ -116,7 +122,12 @@ class Pipeline:
         self.sink.check()
         self.sink.open(self.spark)
         options = stream_options(self.database, self.folder, self.sink, self._tables, **self._options)
-        self._delivery = Delivery(self.spark, self.sink, options, self._routes, self.said.append, self.quarantine)
+        refusals = None
+        if self._refuses:
+            refusals = Refusals(StreamFolder(self.folder, "notes", NO_SETTINGS), read_options(options).open_spool())
+        self._delivery = Delivery(
+            self.spark, self.sink, options, self._routes, self.said.append, self.quarantine, refusals
+        )
         stream = self.spark.readStream.format("dblog").options(**options).load().writeStream
         checkpoint = stream.option("checkpointLocation", str(self.folder / "checkpoint"))
         self._query = checkpoint.foreachBatch(self._delivery).start()

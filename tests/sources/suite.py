@@ -15,10 +15,10 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +81,8 @@ class SourceDatabase(ABC):
     """Where its tables are."""
     queries = True
     """Whether users can write conditions and queries."""
+    options: ClassVar[Mapping[str, str]] = {}
+    """Options that every stream of it needs."""
 
     @property
     @abstractmethod
@@ -201,7 +203,7 @@ class SourceSuite:
     @pytest.fixture
     def source(self, database: SourceDatabase) -> MakeSource:
         def make(tables: str = "*", **options: str) -> Source:
-            return read_options({"url": database.url, "tables": tables, **options}).source
+            return read_options({"url": database.url, "tables": tables, **database.options, **options}).source
 
         return make
 
@@ -224,7 +226,8 @@ class SourceSuite:
         made: list[Query] = []
 
         def make(**options: Any) -> Query:
-            made.append(Query(database.url, str(tmp_path / f"spool{len(made)}"), table="t", **options))
+            given = {"table": "t", **database.options, **options}
+            made.append(Query(database.url, str(tmp_path / f"spool{len(made)}"), **given))
             return made[-1]
 
         yield make
@@ -426,7 +429,7 @@ class SourceSuite:
 
     def test_only_chosen_columns_come(self, database: SourceDatabase, table: TableName) -> None:
         database.keep_old_rows("t")
-        given = {"url": database.url, "table": "t", "columns": "n", "before": "true"}
+        given = {"url": database.url, "table": "t", "columns": "n", "before": "true", **database.options}
         there = read_options(given).source
         assert there.decoding != read_options({**given, "columns": "note"}).source.decoding
         assert there.describe([table])[table].names == ("id", "n")
@@ -548,7 +551,7 @@ class SourceSuite:
     def test_people_are_told_what_there_is(
         self, database: SourceDatabase, source: MakeSource, table: TableName
     ) -> None:
-        options = read_options({"url": database.url, "table": "t"})
+        options = read_options({"url": database.url, "table": "t", **database.options})
         there = options.source
         there.prepare(followed=None)
         assert there.identity()["source"] == str(options.address)
@@ -567,7 +570,7 @@ class SourceSuite:
         there.abandon()
 
     def test_a_temporary_stream_begins_now(self, database: SourceDatabase, table: TableName) -> None:
-        options = read_options({"url": database.url, "tables": "t"})
+        options = read_options({"url": database.url, "tables": "t", **database.options})
         found: list[Run] = []
         deadline = time.monotonic() + SECONDS
         with options.family.temporary_stream(options.of_source, None) as stream:

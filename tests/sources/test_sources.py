@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -102,6 +102,28 @@ class MySQLUnique(MySQLDatabase):
         self.database.execute(UNIQUE.format(table))
 
 
+PROMISED = "create table {} (id int, n int, note text)"
+"""A table without any key."""
+
+
+class PostgresPromised(PostgresDatabase):
+    """Tables whose key is promised."""
+
+    options: ClassVar[Mapping[str, str]] = {"keys": '{"*.*": ["id"]}'}
+
+    def create(self, table: str) -> None:
+        self.database.execute(PROMISED.format(table), f"alter table {table} replica identity full")
+
+
+class MySQLPromised(MySQLDatabase):
+    """Tables whose key is promised."""
+
+    options: ClassVar[Mapping[str, str]] = {"keys": '{"*.*": ["id"]}'}
+
+    def create(self, table: str) -> None:
+        self.database.execute(PROMISED.format(table))
+
+
 class JournalDatabase(SourceDatabase):
     schema = "journal"
     queries = False
@@ -174,6 +196,15 @@ class TestPostgresUnique(TestPostgres):
 @pytest.mark.parametrize("database", MYSQL_SERVERS[:1], indirect=True)
 class TestMySQLUnique(TestMySQL):
     kind = MySQLUnique
+
+
+class TestPostgresPromised(TestPostgres):
+    kind = PostgresPromised
+
+
+@pytest.mark.parametrize("database", MYSQL_SERVERS[:1], indirect=True)
+class TestMySQLPromised(TestMySQL):
+    kind = MySQLPromised
 
 
 class TestJournal(SourceSuite):

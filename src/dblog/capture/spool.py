@@ -2,6 +2,7 @@
 
     log/<life>-<n>.arrow    changes of one table and schema version, in one segment of the log
     batch.json              names the log files of the batch that was planned last
+    refused.json            tables whose target has refused the last batch; a copy (`dblog.pipelines.refusals`)
     chunk/, note/           staged chunks (`dblog.capture.chunk_files`)
     range/<file>.jsonl      work of a batch, handed over to tasks (`dblog.work.handover`)
 
@@ -107,6 +108,18 @@ class Spool(ChunkFiles):
         except (OSError, ValueError, KeyError, TypeError):
             return None  # it is missing, incomplete, or of another version
         return segments if all(self._whole(f) for segment in segments for f in segment) else None
+
+    def keep_refused(self, notes: Sequence[Mapping[str, Any]]) -> None:
+        """Hand over to the planner which tables the target has refused in the last batch."""
+        self._replace(self._path("", "refused.json"), json.dumps(notes).encode())
+
+    def refused(self) -> list[dict[str, Any]]:
+        """What `keep_refused` has handed over last."""
+        try:
+            with self._filesystem().open_input_stream(self._path("", "refused.json")) as stream:
+                return list(json.loads(stream.read()))
+        except FileNotFoundError:
+            return []
 
     def _log_file(self, facts: Mapping[str, Any]) -> LogFile:
         table, truncates = TableName(*facts["table"]), tuple((lsn, seq) for lsn, seq in facts["truncates"])

@@ -50,12 +50,15 @@ class TableSchema:
     """Identifies the table in the log under any name. Empty where the log knows tables by their names only."""
     cascade: str = ""
     """For the cascade events of a foreign key: the rules (`core.cascades`)."""
+    promised: bool = False
+    """Whether the key is the user's promise (`core.promised_keys`), which no index of the database guards."""
 
     @cached_property
     def version(self) -> str:
         columns = [(c.name, c.type, str(c.arrow), *(() if c.rule == NULL else (c.rule,))) for c in self.columns]
         parts = [*self.table, *("\0".join(column) for column in columns), *self.key]
         parts += [self.cascade] if self.cascade else []
+        parts += ["promised"] if self.promised else []
         return hashlib.sha256("\1".join(parts).encode()).hexdigest()[:8]
 
     @cached_property

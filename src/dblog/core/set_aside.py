@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dblog.errors import DBLogError, DecodeError, SinkError
+from dblog.errors import DBLogError, DecodeError, KeyRefused, SinkError
 
-VALUE, DEFINITION, DUMP = "value", "definition", "dump"
-"""Why a table is set aside: a value cannot be delivered, its definition cannot be followed any more, or its rows cannot
-be read."""
+VALUE, KEY, DEFINITION, DUMP, TARGET = "value", "key", "definition", "dump", "target"
+"""Why a table is set aside: a value cannot be delivered, its promised key does not hold, its definition cannot be
+followed any more, its rows cannot be read, or its target refuses them."""
 
 MOST_TEXT = 500
 """How many characters of a message are kept: the offset is written with every batch."""
@@ -58,13 +58,19 @@ def set_aside(error: DBLogError, position: int, at: float, reason: str | None = 
     key = getattr(error, "key", None)
     return SetAside(
         position,
-        reason or (VALUE if isinstance(error, DecodeError) else DEFINITION),
+        reason or _reason(error),
         cut(message, MOST_TEXT),
         at,
         getattr(error, "column", None) or None,
         None if getattr(error, "column", None) in (None, "") else cut(str(getattr(error, "value", "")), MOST_VALUE),
         None if key is None else {name: cut(text, MOST_VALUE) for name, text in key.items()},
     )
+
+
+def _reason(error: DBLogError) -> str:
+    if isinstance(error, KeyRefused):
+        return KEY
+    return VALUE if isinstance(error, DecodeError) else DEFINITION
 
 
 def cut(text: str, most: int) -> str:

@@ -50,6 +50,8 @@ class SinkConfig:
     routes: tuple[Route, ...]
     values: str | None = None
     """The option `values` of the sink's stream; None if no table has rules of its own."""
+    keys: str | None = None
+    """The option `keys` of the sink's stream; None if no table has a promised key."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,8 @@ class _File:
 
 def _sink(given: Mapping[str, Any], routes: tuple[Route, ...], rest: str) -> SinkConfig:
     values = _values(routes, rest)
-    return SinkConfig(given["name"], given["type"], given["maker"], given["settings"], routes, values)
+    keys = _keys(routes)
+    return SinkConfig(given["name"], given["type"], given["maker"], given["settings"], routes, values, keys)
 
 
 def _values(routes: Sequence[Route], rest: str) -> str | None:
@@ -338,6 +341,17 @@ def _values(routes: Sequence[Route], rest: str) -> str | None:
         given = route.values or rest
         rules.setdefault(route.pattern.text, given if isinstance(given, str) else {"*": rest, **given})
     return json.dumps({**rules, "*.*": rest})
+
+
+def _keys(routes: Sequence[Route]) -> str | None:
+    """The option `keys` of a stream with these routes. The first route that matches a table counts, also without a
+    key."""
+    if not any(route.key for route in routes):
+        return None
+    found: dict[str, Any] = {}
+    for route in routes:
+        found.setdefault(route.pattern.text, route.key)
+    return json.dumps(found)
 
 
 def _secrets(value: Any) -> list[str]:

@@ -13,9 +13,10 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
 from dblog.capture.spool import Spool
-from dblog.errors import SinkUnreachable
+from dblog.errors import SinkUnreachable, TargetRefused
 from dblog.pipelines.cascades import cascades_of, unchanged_tables
 from dblog.pipelines.quarantine import Quarantine
+from dblog.pipelines.refusals import Refusals
 from dblog.sinks.base import Batch, Sink, TableBatch
 from dblog.sinks.route import Route
 from dblog.sinks.routed import routed
@@ -46,8 +47,10 @@ class Delivery:
         routes: Sequence[Route] = (),
         away: Callable[[str], None] = lambda reason: None,
         quarantine: Quarantine | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
-        """`away` is called each time the sink cannot be reached. `quarantine` keeps raw values."""
+        """`away` is called each time the sink cannot be reached. `quarantine` keeps raw values. `refusals` takes the
+        tables that the target refuses; without it such an error is raised."""
         read = read_options(options)
         self._spark = spark
         self._sink = sink
@@ -55,6 +58,7 @@ class Delivery:
         self._routes = routes
         self._away = away
         self._quarantine = quarantine
+        self._refusals = refusals
         self._spool = read.open_spool()
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
@@ -70,8 +74,11 @@ class Delivery:
         work = work_of(frame, self._spool)
         with RangeFiles(self._spool) as files, self._selects(work):
             batch = self._batch(number, files, work)
+            if self._refusals is not None:
+                batch = self._refusals.begin(batch)
             if batch.tables:
-                self._write(batch)
+                begins = min((w.window.start for w in work if isinstance(w, (Log, Emit))), default=0)
+                batch = self._write(batch, begins)
             noted = [(w.chunk.table, self._spool.noted(w.chunk.id) or {}) for w in work if isinstance(w, Emit)]
             raw = {f.table for w in work if isinstance(w, Log) for f in w.window.files if f.raw}
             raw |= {table for table, note in noted if note.get("raw")}
@@ -92,21 +99,28 @@ class Delivery:
         ranges = ranges_of(self._spark, files, work, before=self._before, tasks=self._tasks, schemas=self._schemas)
         return batch_of(number, ranges, work, self._spool, self._routes, before=self._before)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch, begins: int) -> Batch:
+        """Write the batch, which begins at a position. Returns what was written: without tables that were refused."""
         self.begun = True
         delay = FIRST_DELAY
-        while True:
+        while batch.tables:
             try:
                 self._sink.write(batch)
-                return
+                break
             except Exception as error:
                 away = plain(error)  # an error of a task comes inside one of Spark's
+                if isinstance(away, TargetRefused) and self._refusals is not None:
+                    rest = self._refusals.keep(batch, begins, away)
+                    if rest is not None:
+                        batch = rest
+                        continue
                 if not isinstance(away, SinkUnreachable):
                     raise
                 self._away(away.message)
                 if self._stopped.wait(delay):
                     raise
                 delay = min(2 * delay, LAST_DELAY)
+        return batch
 
 
 def batch_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dblog.core.promised_keys import COLUMNS as KEY_COLUMNS
 from dblog.core.schema import NULL
 from dblog.core.settings import Kind, Setting, choice, flag, mapping, matching, number, text, texts
 from dblog.core.value_rules import COLUMNS, RULES
@@ -26,6 +27,7 @@ ELSEWHERE = {
     "ontableerror": "source.on_table_error",
     "cascades": "source.cascades",
     "values": "source.values, or values in [[table]]",
+    "keys": "key in [[table]]",
     "columns": "include in [[table]]",
     "slot": "pipeline.name",
     "pipeline": "pipeline.name",
@@ -164,6 +166,7 @@ SPARK = (
 TABLE = (
     Setting("match", "the tables that this applies to", text('a pattern like "public.orders" or "public.*"')),
     Setting("target", "the name in the target", _target(), default=None),
+    Setting("key", "for a table without a key: the columns that you promise to be one", KEY_COLUMNS, default=None),
     Setting("include", "only these columns, and the key", texts(), default=None),
     Setting("exclude", "all columns except these", texts(), default=()),
     Setting("rename", "new names of columns", mapping(), default={}),

@@ -24,6 +24,7 @@ from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
 from dblog.pipelines.quarantine import Quarantine
 from dblog.pipelines.reached import Reached, reached_by
+from dblog.pipelines.refusals import refusals_of
 from dblog.pipelines.report import Report, facts_of
 from dblog.pipelines.restart import Restarts, may_pass
 from dblog.pipelines.secrets import Secret, hiding
@@ -65,7 +66,7 @@ class Stream:
         self.sink = self._make_sink()
         self.options = {
             **config.source,
-            **({} if sink.values is None else {"values": sink.values}),
+            **{n: v for n, v in (("values", sink.values), ("keys", sink.keys)) if v is not None},
             **_batch_times(config),
             **cascade_option(config.source, [s.maker for s in config.sinks]),
             "slot": config.slot or self.name,
@@ -241,8 +242,8 @@ class Stream:
         if not self._open(spark):
             return
         self.report.sink_says(self.facts())
-        quarantine = Quarantine(self.folder)
-        self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away, quarantine)
+        kept = Quarantine(self.folder), refusals_of(self.folder, self.read, self._hidden)
+        self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away, *kept)
         with _STARTING:
             query = self._query = self._started(spark, once)
             self._settle(query)

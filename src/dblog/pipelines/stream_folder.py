@@ -3,6 +3,7 @@
     stream        the name of the stream
     checkpoint/   Spark's: the offsets of batches that are planned, and which of them are committed
     quarantine/   raw values (`dblog.pipelines.quarantine`)
+    refused/      tables that the target has refused in a batch (`dblog.pipelines.refusals`)
     spool/
 
 It is a path, or a URI of storage that Arrow and Spark can open.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class StreamFolder:
 
     def name(self) -> str | None:
         """The name that the folder keeps; None for a new folder."""
-        kept = self._read(NAME)
+        kept = self.read(NAME)
         return None if kept is None else kept.strip()
 
     def resume_offset(self) -> Offset | None:
@@ -67,12 +68,12 @@ class StreamFolder:
         has one source. A file that is incomplete (Spark was killed while it wrote the very first one) counts as not
         written.
         """
-        planned, committed = self._numbers("checkpoint/offsets"), self._numbers("checkpoint/commits")
+        planned, committed = self.numbers("checkpoint/offsets"), self.numbers("checkpoint/commits")
         if not planned:
             return None
         number = max(committed, default=planned[0])
         try:
-            lines = (self._read(f"checkpoint/offsets/{number}") or "").splitlines()
+            lines = (self.read(f"checkpoint/offsets/{number}") or "").splitlines()
             found = Offset.from_json(json.loads(lines[2]))
         except (IndexError, ValueError):
             return None
@@ -102,7 +103,14 @@ class StreamFolder:
                 stream.write(text.encode())
             files.move(f"{root}/{name}.new", f"{root}/{name}")
 
-    def _read(self, name: str) -> str | None:
+    def remove(self, name: str) -> None:
+        """Remove a file of the folder, if it is there."""
+        with suppress(FileNotFoundError), self._reached("write"):
+            files, root = self._opened
+            files.delete_file(f"{root}/{name}")
+
+    def read(self, name: str) -> str | None:
+        """The text of a file of the folder; None without it."""
         try:
             with self._reached("read"):
                 files, root = self._opened
@@ -111,7 +119,8 @@ class StreamFolder:
         except FileNotFoundError:
             return None
 
-    def _numbers(self, folder: str) -> list[int]:
+    def numbers(self, folder: str) -> list[int]:
+        """The files of a folder that have numbers as names."""
         with self._reached("read"):
             files, root = self._opened
             found = files.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))

@@ -3,6 +3,7 @@
     the log      a value or a definition cannot be decoded      from that transaction on
     a survey     the table cannot be followed any more           from the end of the batch on
     a dump       the table's rows cannot be read                 from the end of the batch on
+    the target   it refuses the table's rows                     from the beginning of that batch on
 
 The offset that ends the batch has the decision. In it the table is not followed, so later batches have none of its log,
 and its dumps have failed. If the stream must not set tables aside, it stops with the error.
@@ -21,8 +22,8 @@ from dblog.core.dump import OWN, Staged, begun_again, failed
 from dblog.core.offset import Offset
 from dblog.core.pace import Pace
 from dblog.core.schema import TableName
-from dblog.core.set_aside import DUMP, SetAside, set_aside
-from dblog.errors import DecodeError, PreconditionFailed, SourceError, ValueRefused
+from dblog.core.set_aside import DUMP, KEY, TARGET, SetAside, set_aside
+from dblog.errors import DecodeError, KeyRefused, PreconditionFailed, SourceError, ValueRefused
 from dblog.planning.following import Following
 from dblog.sources.base import Source
 
@@ -64,6 +65,7 @@ class TablesAside:
         """Existing tables whose rows could not be read for an initial or repair dump."""
         self._told: Mapping[TableName, SetAside] = {}
         self._now: Mapping[TableName, SetAside] = {}
+        self._refused_at: tuple[Offset, dict[TableName, SetAside]] | None = None
 
     def status(self) -> dict[str, Any]:
         return {"failed_tables": {str(table): found.to_json() for table, found in self._now.items()}}
@@ -101,7 +103,21 @@ class TablesAside:
             if table in start.aside and start.aside[table].id == failure:
                 error = PreconditionFailed(f"it was to be taken up again, but {why}")
                 found[table] = set_aside(error, start.aside[table].position, now)
-        return found
+        return {**found, **{t: aside for t, aside in self._refused(start).items() if t in followed}}
+
+    def _refused(self, start: Offset) -> dict[TableName, SetAside]:
+        """The tables whose target has refused their rows of the batch that ended at `start`. None of these rows is
+        there. The sink wrote this down before it wrote the batch without them."""
+        if not self._enabled:
+            return {}
+        if self._refused_at is None or self._refused_at[0] != start:
+            found = {
+                TableName(*note["table"]): SetAside.from_json({**note, "reason": TARGET})
+                for note in self._spool.refused()
+                if note["end"] == start.position
+            }
+            self._refused_at = start, found
+        return self._refused_at[1]
 
     def applied(self, start: Offset, end: Offset, new: Mapping[TableName, SetAside], pace: Pace) -> Offset:
         """The offset, with the tables set aside. A table that joins is not set aside any more."""
@@ -147,12 +163,16 @@ class TablesAside:
     def read_failures(self, start: Offset, end: Offset, staged: Mapping[str, Staged]) -> ReadFailures:
         """What the failed dumps of the stream itself mean. A dropped table needs no dump. A dump that failed because
         its table was away starts again. A table that exists and fails twice, or has a value that cannot be delivered,
-        is set aside: without its full state its changes are not worth anything."""
-        reasons = {c.table: c.failed for c in end.dumps if c.failed is not None and c.dump in OWN}
+        is set aside: without its full state its changes are not worth anything. So is a table whose promised key does
+        not hold, whoever asked for the dump that found it."""
+        details = {c.table: found.about for c in start.read if (found := staged.get(c.id)) and found.about is not None}
+        keyless = {table for table, about in details.items() if about.get("reason") == KEY}
+        reasons = {
+            c.table: c.failed for c in end.dumps if c.failed is not None and (c.dump in OWN or c.table in keyless)
+        }
         if not reasons:
             return ReadFailures(end)
         there = self._source.describe(reasons)
-        details = {c.table: found.about for c in start.read if (found := staged.get(c.id)) and found.about is not None}
         aside: dict[TableName, SetAside] = {}
         for table in there:
             if table in details or table in self._unread:
@@ -175,6 +195,8 @@ def _refusal(table: TableName, found: SetAside, *, value: bool) -> SourceError:
     message = f"table {table} cannot be dumped: {found.message}"
     if value and found.column is not None:
         return ValueRefused(message, table=str(table), column=found.column, value=found.value or "", key=found.key)
+    if found.reason == KEY:
+        return KeyRefused(message, key=found.key)
     if value:
         return DecodeError(message)
     return PreconditionFailed(

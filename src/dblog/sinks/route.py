@@ -46,6 +46,8 @@ class Route:
     """A condition in Spark's SQL on the source's columns."""
     values: str | Mapping[str, str] | None = None
     """The rule for values that their column's type cannot hold, or rules by column (`core.value_rules`)."""
+    key: tuple[str, ...] | None = None
+    """The key that the user promises (`core.promised_keys`)."""
 
     def check(self, schema: TableSchema) -> None:
         """Raise ConfigError unless the route fits the table."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from dblog.core.names import Pattern
 from dblog.core.option_values import OptionValues
+from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import TableName
 from dblog.core.value_rules import ValueRules
 from dblog.databases.families import Address, Entry, entries, entry_of, import_object
@@ -46,6 +47,8 @@ class SourceOptions:
     """"decimal", or "string" to deliver exact numbers as text."""
     values: ValueRules = field(default_factory=ValueRules)
     """The rules for values that their column's type cannot hold."""
+    keys: PromisedKeys = field(default_factory=PromisedKeys)
+    """The keys that users promise for tables without one."""
     skips: bool = True
     """Whether tables that a pattern brings and that cannot be followed are left out. Otherwise a new stream is
     refused."""

@@ -53,7 +53,7 @@ _KEYED: dict[tuple[int, Any, TableName, str], TableSchema] = {}
 class Chunks(Protocol[_Asked]):
     """A family's statements about keys and chunks (its module `chunks`)."""
 
-    def key_text(self, connection: _Asked, table: TableName) -> str: ...
+    def key_text(self, connection: _Asked, table: TableName, promised: Sequence[str]) -> str: ...
     def last_key(self, connection: _Asked, schema: TableSchema) -> Key | None: ...
     def cuts(self, connection: _Asked, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]: ...
     def estimate(self, connection: _Asked, table: TableName) -> int | None: ...
@@ -167,7 +167,7 @@ class Relational(Generic[_Session]):
 
     def key(self, table: TableName) -> str:
         with self._translating(f"looking at the key of {table}"):
-            return self._with(lambda session: self._chunks.key_text(session, table))
+            return self._with(lambda session: self._chunks.key_text(session, table, self.types.keys.of(table)))
 
     def last_key(self, table: TableName) -> Key | None:
         schema = self._keyed(table)

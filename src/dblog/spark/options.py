@@ -12,6 +12,8 @@ from dblog.capture.segments import Limit
 from dblog.capture.spool import Spool
 from dblog.core.names import Pattern, parse_patterns, parse_table
 from dblog.core.option_values import OptionValues, bad_value
+from dblog.core.promised_keys import OPTION as KEYS
+from dblog.core.promised_keys import PromisedKeys, read_keys
 from dblog.core.schema import NULL, TableName
 from dblog.core.settings import Setting, choice, flag, matching, number, optional, size, text, texts
 from dblog.core.value_rules import OPTION as VALUES
@@ -148,6 +150,13 @@ OPTIONS = (
         NULL,
     ),
     Setting(
+        "keys",
+        "the keys of tables without a primary key and without a usable unique key, as you promise that they hold",
+        KEYS,
+        None,
+        computed="none",
+    ),
+    Setting(
         "catchUp",
         "PostgreSQL: off reads the log by the replication protocol only, however far behind the stream is",
         choice("auto", "off"),
@@ -210,6 +219,7 @@ class Options:
     """Where the state store is: None for the default file, `off` for none."""
     decimals: str
     values: ValueRules
+    keys: PromisedKeys
     writes: bool
     skips: bool
     """Whether tables that a pattern brings and that cannot be followed are left out."""
@@ -238,6 +248,7 @@ class Options:
             writes=self.writes,
             decimals=self.decimals,
             values=self.values,
+            keys=self.keys,
             skips=self.skips,
             folder=None if "://" in self.spool else self.spool,
             own=self.own,
@@ -280,6 +291,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         state=options.read("state"),
         decimals=options.read("decimals"),
         values=read_rules(options.read("values"), family.default_schema(address)),
+        keys=read_keys(options.read("keys"), family.default_schema(address)),
         writes=options.read("watermark") == "table",
         skips=options.read("unsuitable") == "skip",
         ranges=options.read("deliver") == "ranges",

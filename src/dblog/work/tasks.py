@@ -10,8 +10,9 @@ Each yields change batches (`core.event`) with the schema they were captured und
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ from dblog.core.dump import Staged
 from dblog.core.event import BEFORE, CHANGE_FIELDS, DUMP_SEQ, RAW, Op
 from dblog.core.keys import key_columns, matches
 from dblog.core.offset import Chunk
+from dblog.core.promised_keys import refusing_nulls
 from dblog.core.raw_values import FIELD, counted, some
 from dblog.core.schema import TableName, TableSchema
 from dblog.core.set_aside import set_aside
 from dblog.core.window import complete, survivors
 from dblog.errors import DecodeError, TableUnreadable
-from dblog.sources.base import Source
+from dblog.sources.base import Selection, Source
 
 
 @dataclass(frozen=True)
@@ -178,12 +180,19 @@ def stage(source: Source, spool: Spool, chunk: Chunk) -> Staged:
         return staged
     try:
         selected = source.select(chunk.table, chunk.extent, chunk.key)
-        return spool.stage(chunk.id, selected.schema, selected.read)
+        read = selected.read
+        if selected.schema.promised:
+            read = partial(_read_keyed, selected)
+        return spool.stage(chunk.id, selected.schema, read)
     except TableUnreadable as error:
         return spool.stage_failed(chunk.id, error.message)
     except DecodeError as error:
         about = {k: v for k, v in set_aside(error, 0, 0.0).to_json().items() if k not in ("position", "at")}
         return spool.stage_failed(chunk.id, error.message, about)
+
+
+def _read_keyed(selected: Selection, take: Callable[[pa.RecordBatch], None]) -> None:
+    selected.read(refusing_nulls(selected.schema, take))
 
 
 def _within(window: Window, table: TableName, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dblog.errors import ConfigError, SinkError
+from dblog.errors import ConfigError, SinkError, TargetRefused
 from dblog.sinks.base import TableBatch
 
 LOG_COLUMNS = {
@@ -102,7 +102,7 @@ class Fit:
             c: kind for c, kind in source.items() if c not in self.new and not fits(kind, target[names[c.lower()]])
         }
         if mode == "fail" and (self.new or wrong):
-            raise SinkError(
+            raise TargetRefused(
                 f"the source of {name} has columns that it does not have: "
                 + ", ".join(f"{c!r} ({kind.simpleString()})" for c, kind in {**self.new, **wrong}.items()),
                 hint="set schema_changes = evolve, which adds them",
@@ -113,7 +113,7 @@ class Fit:
         for column, kind in wrong.items():
             old = target[names[column.lower()]]
             if not fits(old, kind):
-                raise SinkError(
+                raise TargetRefused(
                     f"the column {column!r} of {name} is {old.simpleString()}, and cannot become {kind.simpleString()}",
                     hint="set schema_changes = ignore to leave the column as it is, or write to a new table",
                 )
@@ -150,10 +150,14 @@ def fit_table(definition: Definition, table: TableBatch, mode: str, changes: str
             f"the table {definition.name} is not of the mode {mode!r}: it has no columns {missing}",
             hint="write to another folder or catalog, or set the mode with which the table was made",
         )
-    fit = Fit(definition.name, source, found, changes)
+    try:
+        fit = Fit(definition.name, source, found, changes)
+    except TargetRefused as error:
+        raise TargetRefused(error.message, table=table.source, hint=error.hint) from error
     if lost := sorted(fit.left_out & set(table.schema.key)):
-        raise SinkError(
+        raise TargetRefused(
             f"the key columns {lost} of {table.source} do not fit the table {definition.name}",
+            table=table.source,
             hint="set schema_changes = evolve, or write to a new table",
         )
     if fit.new or fit.wider:

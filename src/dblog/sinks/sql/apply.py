@@ -53,7 +53,7 @@ class Application:
             if entry is None:
                 raise SinkUnreachable(f"the ledger has no entry for table {share.into.name} any more")
             doing = f"writing table {share.into.name}"
-            yield from (Statement(sql, doing) for sql in self._table(share, entry, least))
+            yield from (Statement(sql, doing, share.table.source) for sql in self._table(share, entry, least))
 
     def _table(self, share: Share, known: Known, least: int) -> Iterator[str]:
         into, ledger, emptied = share.into, self._ledger, known.emptied

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from dblog.core.keys import key_columns, matches
 from dblog.core.schema import TableName
-from dblog.errors import SinkError
+from dblog.errors import SinkError, TargetRefused
 from dblog.sinks.base import ArrowRows
 from dblog.sinks.sql.rows import TableShape, change_windows, dump_windows, portions, spark_windows
 from dblog.sinks.sql.staged import Kinds
@@ -243,11 +243,11 @@ def _chained(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def explained(refused: Refused, rows: pa.RecordBatch | pa.Table, loading: Loading) -> SinkError:
+def explained(refused: Refused, rows: pa.RecordBatch | pa.Table, loading: Loading) -> TargetRefused:
     """The error with table, column, value and key."""
     key: Sequence[str] = loading.shape.schema.key
     value, *shown = (_shown(rows.column(name), refused.row) for name in (refused.column, *key))
-    return SinkError(
+    return TargetRefused(
         f"table {loading.name} cannot store {value} in column {refused.column!r} of the row with the key "
         f"({', '.join(shown)}): {refused.why}",
         hint=refused.hint,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dblog.core.schema import TableSchema
-from dblog.errors import SinkError
+from dblog.errors import TargetRefused
 
 _MYSQL = re.compile(
     r"(tinyint|mediumint|int|decimal|float|double|year|datetime|timestamp|time|char|varchar|binary|varbinary|enum|set|"
@@ -67,12 +67,12 @@ def compare(
     lines = [f"column {name!r} ({schema.column(name).type}) is missing" for name in changes.add]
     lines += [f"column {name!r} is {made[name]}, which cannot store {wanted[name]}" for name in changes.alter]
     if mode == "fail" and lines:
-        raise SinkError(
+        raise TargetRefused(
             f"the target's table {schema.table} does not fit the source: {'; '.join(lines)}",
             hint="alter the table, or set schema_changes to evolve or ignore",
         )
     if lost := (changes.add.keys() | changes.alter.keys()) & set(schema.key):
-        raise SinkError(f"the target's table {schema.table} lacks the key columns {sorted(lost)}")
+        raise TargetRefused(f"the target's table {schema.table} lacks the key columns {sorted(lost)}")
     return Changes(left_out={*changes.add, *changes.alter})
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, text
 from dblog.databases.families import entries, entry_of, import_object
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
@@ -31,7 +32,7 @@ from dblog.sinks.sql.load import Loaded, Loading, Part, explained, load_frame, l
 from dblog.sinks.sql.rows import TableShape, change_windows, dump_windows
 from dblog.sinks.sql.staged import STAGED, Inline
 from dblog.sinks.sql.tables import Fitted, TargetTables
-from dblog.sinks.sql.target import Session, Statement, Target
+from dblog.sinks.sql.target import Session, Statement, Target, about_table
 from dblog.sinks.sql.text import Refused
 from dblog.sinks.task_job import run_in_tasks
 
@@ -166,7 +167,10 @@ class SqlSink(Sink):
         except SinkUnreachable:
             raise
         except SinkError:
-            with session.apart():  # so the error says which statement has failed
+            with session.apart():  # so the error says which statement has failed, and for which table
+                for table in batch.tables:
+                    with about_table(table.source):
+                        self._tables.fit(session, [table.schema])
                 found = self._tables.fit(session, schemas)
         pairs = zip(batch.tables, found, strict=True)
         return in_order(Share(table, into, self._loading(session, table, into)) for table, into in pairs)
@@ -213,7 +217,8 @@ class SqlSink(Sink):
         def load(table: TableBatch) -> None:
             share, rows = of[id(table)], net(table)
             if rows is not None:
-                stages = load_frame(rows, share.loading)
+                with about_table(table.source):
+                    stages = load_frame(rows, share.loading)
                 share.staged += [(Inline(f"{stage.name} as _s"), stage.kinds) for stage in stages]
 
         Batch(batch.id, batch.position, tuple(s.table for s in others if s.table.arrow is None)).each(load)
@@ -234,7 +239,8 @@ class SqlSink(Sink):
                 try:
                     share.staged.append((self._target.inline(staged, kinds, self._ledger.few(share.into.id)), found))
                 except Refused as refused:
-                    raise explained(refused, staged, loading) from refused
+                    with about_table(share.table.source):
+                        raise explained(refused, staged, loading) from refused
 
         if shares:
             with ThreadPoolExecutor(READERS, thread_name_prefix="dblog-sink") as pool:
@@ -263,9 +269,9 @@ class SqlSink(Sink):
             parts += [(share, Part(share.loading, rows, log=True)) for rows in share.table.arrow.log_parts()]
             allowed = token if share.into.id in direct else ""
             parts += [(share, Part(share.loading, rows, False, allowed)) for rows in dumped[share.into.id]]
-        works = [part for _, part in parts]
+        works = [(share.table.source, part) for share, part in parts]
         assert self._spark is not None
-        loaded = run_in_tasks(self._spark, works, load_part, [w.rows.weight for w in works], threads=THREADS)
+        loaded = run_in_tasks(self._spark, works, _load, [part.rows.weight for _, part in parts], threads=THREADS)
         for (share, _), done in zip(parts, loaded, strict=True):
             _note(share, done)
 
@@ -292,7 +298,8 @@ class SqlSink(Sink):
         for share in shares:
             if share.few:
                 share.staged, share.few = [], False
-                self._stage_few(share)
+                with about_table(share.table.source):
+                    self._stage_few(share)
         with session.apart():
             self._apply(session, batch, shares)
 
@@ -303,6 +310,12 @@ class SqlSink(Sink):
             _note(share, load_windows(loading, [window]))
         for part in rows.dump_parts():
             _note(share, load_windows(loading, dump_windows(part.dump_rows(), loading.shape)))
+
+
+def _load(work: tuple[TableName, Part]) -> Loaded:
+    """Load the rows of one piece of work, which are of the source's table."""
+    with about_table(work[0]):
+        return load_part(work[1])
 
 
 def _note(share: Share, loaded: Loaded) -> None:

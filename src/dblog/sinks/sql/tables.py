@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import SinkError
+from dblog.errors import TargetRefused
 from dblog.sinks.sql.ledger import Ledger, table_id
 from dblog.sinks.sql.shape import Found, compare
 from dblog.sinks.sql.target import GONE, ORDER, Session, Statement, Target
@@ -80,7 +80,7 @@ class TargetTables:
         statements = []
         for name, number, schema in zip(names, ids, schemas, strict=True):
             if set(after[name].key) != set(schema.key):
-                raise SinkError(
+                raise TargetRefused(
                     f"the target's table {name} has the key {sorted(after[name].key)}, but the source's has "
                     f"{sorted(schema.key)}",
                     hint="drop the target's table, or give it the source's key; then dump the table again",
@@ -118,7 +118,7 @@ class TargetTables:
             return []
         statement = f"alter table {self._target.quoted(*name)} {', '.join(missing)}"
         if not ours:
-            raise SinkError(
+            raise TargetRefused(
                 f"the target's table {name} exists and was not created by dblog",
                 hint=f"set another schema, drop the table, or add the columns that dblog needs: {statement}",
             )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from dblog.core.schema import TableName, TableSchema
-from dblog.errors import ConnectionLost, DBLogError, SinkError, SinkUnreachable, TableLocked
+from dblog.errors import ConnectionLost, DBLogError, SinkError, SinkUnreachable, TableLocked, TargetRefused
 from dblog.sinks.sql.shape import Found
 from dblog.sinks.sql.staged import Inline, StagedRows
 
@@ -31,6 +31,8 @@ class Statement(NamedTuple):
 
     sql: str
     doing: str
+    table: tuple[str, ...] = ()
+    """The source's table that it is for; empty if it is for several."""
 
 
 class Session:
@@ -56,7 +58,8 @@ class Session:
         size = 0
         for statement in statements:
             if not self.together:
-                self.run(*statement)
+                with about_table(statement.table):
+                    self.run(statement.sql, statement.doing)
                 continue
             text.append(statement.sql)
             size += len(statement.sql)
@@ -223,7 +226,17 @@ class Target(ABC):
         """Whether the table has an index of this name."""
 
 
-def refused(error: DBLogError, hint: str | None = None) -> SinkError:
-    """The sink's error for an error of a connection."""
+def refused(error: DBLogError, hint: str | None = None, *, table: bool = False) -> SinkError:
+    """The sink's error for an error of a connection. `table`: whether it concerns the one table of the statement."""
     away = isinstance(error, (ConnectionLost, TableLocked))
-    return (SinkUnreachable if away else SinkError)(error.message, hint=hint or error.hint)
+    kind = SinkUnreachable if away else TargetRefused if table else SinkError
+    return kind(error.message, hint=hint or error.hint)
+
+
+@contextmanager
+def about_table(table: tuple[str, ...]) -> Iterator[None]:
+    """Name the source's table in errors of the block that concern one table."""
+    try:
+        yield
+    except TargetRefused as error:
+        raise TargetRefused(error.message, table=error.table or table, hint=error.hint) from error

@@ -79,16 +79,13 @@ def read_tables(
     connection: Connection, names: Collection[TableName], flavor: Flavor, options: TypeOptions
 ) -> dict[TableName, TableSchema]:
     """The schemas of the existing tables of these names, from the present catalog."""
-    return {
-        table: TableSchema(
-            table,
-            tuple(
-                my_column(name, kind, flavor, options, options.values.of(table, name)) for name, kind in columns.items()
-            ),
-            key_columns(connection, table),
-        )
-        for table, columns in read_types(connection, names, flavor).items()
-    }
+    found = {}
+    for table, types in read_types(connection, names, flavor).items():
+        columns = (my_column(n, kind, flavor, options, options.values.of(table, n)) for n, kind in types.items())
+        key = key_columns(connection, table)
+        promised = () if key else options.keys.usable(table, types)
+        found[table] = TableSchema(table, tuple(columns), key or promised, promised=bool(promised))
+    return found
 
 
 def read_map(connection: Connection, table: TableName, flavor: Flavor) -> TableMap | None:

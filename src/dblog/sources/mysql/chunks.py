@@ -13,6 +13,7 @@ from struct import pack, unpack_from
 import pyarrow as pa
 
 from dblog.core.offset import Extent, Key
+from dblog.core.promised_keys import null_in_key, two_rows
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.mysql.connect import Connection, ServerError, identifier
 from dblog.errors import TableUnreadable
@@ -39,12 +40,15 @@ where table_schema = %s and table_name = %s
 """
 
 
-def key_text(connection: Connection, table: TableName) -> str:
-    """A text that identifies the key: its columns, types and collations, which define the order."""
+def key_text(connection: Connection, table: TableName, promised: Sequence[str] = ()) -> str:
+    """A text that identifies the key: its columns, types and collations, which define the order. `promised` is the key
+    of a table that has none of its own."""
     with connection.cursor() as cursor:
         key = read_key(cursor, table)
         cursor.execute(_COLUMNS, tuple(table))
         columns = dict(cursor.fetchall())
+    if not key and promised and columns.keys() >= set(promised):
+        return "promised " + ", ".join(columns[name] for name in promised)
     if not key:
         what = "has no primary key and no unique key over NOT NULL columns" if columns else "does not exist"
         raise TableUnreadable(f"table {table} {what}")
@@ -54,7 +58,14 @@ def key_text(connection: Connection, table: TableName) -> str:
 def last_key(connection: Connection, schema: TableSchema) -> Key | None:
     """The greatest key of the table."""
     backwards = ", ".join(f"{identifier(name)} desc" for name in schema.key)
-    return _one_key(connection, schema, f"order by {backwards} limit 1")
+    last = _one_key(connection, schema, f"order by {backwards} limit 1")
+    # without an index the server sorts by the first `max_sort_length` bytes only: there may be a greater key
+    while schema.promised and last is not None:
+        above = f"where {_within(schema, Extent(after=last))} order by {backwards} limit 1"
+        if (greater := _one_key(connection, schema, above)) is None:
+            break
+        last = greater
+    return last
 
 
 def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int, count: int) -> list[Key]:
@@ -153,9 +164,35 @@ def estimate(connection: Connection, table: TableName) -> int | None:
 def _one_key(connection: Connection, schema: TableSchema, clauses: str) -> Key | None:
     texts = ", ".join(_as_text(schema.column(name)) for name in schema.key)
     with connection.cursor() as cursor:
-        cursor.execute(f"select {texts} from {identifier(*schema.table)} {clauses}")
+        cursor.execute(f"select {texts} from {_keyed(schema)} {clauses}")
         found = cursor.fetchone()
     return None if found is None else tuple(str(value) for value in found)
+
+
+def _keyed(schema: TableSchema) -> str:
+    """The rows that have a key: all, unless it is a promised one. Others are refused when chunks are read."""
+    if not schema.promised:
+        return identifier(*schema.table)
+    there = " and ".join(f"{identifier(name)} is not null" for name in schema.key)
+    return f"(select * from {identifier(*schema.table)} where {there}) t"
+
+
+def check_promise(connection: Connection, schema: TableSchema, extent: Extent) -> None:
+    """Raise KeyRefused if two rows of the extent have the same promised key, as the server compares keys. The first
+    extent of a table also finds every row with NULL in its key: it lies between no two keys, so no chunk would have
+    it."""
+    texts, table = ", ".join(_as_text(schema.column(name)) for name in schema.key), identifier(*schema.table)
+    with connection.cursor() as cursor:
+        for name in schema.key if extent.after is None and not extent.keys else ():
+            cursor.execute(f"select * from {table} where {identifier(name)} is null limit 1")
+            if found := cursor.fetchone():
+                raise null_in_key(schema, name, str(found))
+        within = f"{_within(schema, extent)} group by {_key(schema)} having count(*) > 1 limit 1"
+        cursor.execute(f"select {texts} from {table} where {within}")
+        if (key := cursor.fetchone()) is not None:
+            key = tuple(str(text) for text in key)
+            cursor.execute(f"select * from {table} where {_within(schema, Extent(keys=(key,)))} limit 2")
+            raise two_rows(schema, key, [str(row) for row in cursor.fetchall()])
 
 
 def _key(schema: TableSchema) -> str:

@@ -138,11 +138,12 @@ def table_schema(
     `catalog` has the present types of the columns, by name: the log shows a UUID as BINARY(16), and only the catalog
     has its type. Hidden columns of the server are left out.
     """
-    if not mapped.key:
+    options = options or TypeOptions()
+    promised = () if mapped.key else options.keys.usable(mapped.table, [column.name for column in mapped.columns])
+    if not mapped.key and not promised:
         raise PreconditionFailed(
             f"table {mapped.table} has no primary key", hint=f"alter table {mapped.table} add primary key (...)"
         )
-    options = options or TypeOptions()
     described = []
     for column in mapped.columns:
         told = (catalog or {}).get(column.name)
@@ -152,7 +153,7 @@ def table_schema(
         kind = told if told is not None and same else column.type
         rule = options.values.of(mapped.table, column.name)
         described.append(my_column(column.name, kind, flavor, options, rule))
-    return TableSchema(mapped.table, tuple(described), mapped.key)
+    return TableSchema(mapped.table, tuple(described), mapped.key or promised, promised=bool(promised))
 
 
 def decode(schema: TableSchema, cells: Sequence[Cells], *, log: bool, positions: Any = None) -> Decoded:

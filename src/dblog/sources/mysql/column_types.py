@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import Column
 from dblog.core.value_rules import ValueRules
 from dblog.errors import DecodeError
@@ -59,6 +60,8 @@ class TypeOptions:
     dates: Literal["date", "string"] = "date"
     values: ValueRules = field(default_factory=ValueRules)
     """The rules for single values that do not fit."""
+    keys: PromisedKeys = field(default_factory=PromisedKeys)
+    """The keys that users promise for tables without one."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,12 @@ class MySQLFamily:
             patterns=options.patterns,
             server_id=options.own["server_id"],
             columns=options.columns,
-            types=TypeOptions(options.decimals, options.own["dates"], options.values),  # type: ignore[arg-type]
+            types=TypeOptions(
+                options.decimals,  # type: ignore[arg-type]
+                options.own["dates"],
+                options.values,
+                options.keys,
+            ),
             before=options.before,
             writes=options.writes,
             skips=options.skips,

@@ -62,7 +62,7 @@ class LogTables:
     def check(self, said: Definition) -> None:
         def check(connection: Connection) -> None:
             with about(said.table):
-                preflight.check_definition(connection, said, self._source.cascades)
+                preflight.check_definition(connection, said, self._source.cascades, self._source.types.keys)
 
         try:
             self._source._with(check, "log")

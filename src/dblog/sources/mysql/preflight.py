@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import Connection, Server, server, translating
 from dblog.errors import PositionLost, PreconditionFailed
@@ -79,18 +80,23 @@ def prepare(connection: Connection, setup: Setup) -> None:
 
 
 def altered(
-    connection: Connection, names: Iterable[TableName], cascades: str = table_checks.SKIP
+    connection: Connection,
+    names: Iterable[TableName],
+    cascades: str = table_checks.SKIP,
+    keys: PromisedKeys | None = None,
 ) -> dict[TableName, PreconditionFailed]:
     """The errors of tables that a stream follows and that cannot be followed any more."""
-    found, settings = _look_at(connection, names)
+    found, settings = _look_at(connection, names, keys)
     errors = {table.name: _altered(connection, [table], settings, cascades) for table in found}
     return {name: error for name, error in errors.items() if error is not None}
 
 
-def check_definition(connection: Connection, said: Definition, cascades: str = table_checks.SKIP) -> None:
+def check_definition(
+    connection: Connection, said: Definition, cascades: str = table_checks.SKIP, keys: PromisedKeys | None = None
+) -> None:
     """Raise PreconditionFailed if a table that a statement in the log has changed cannot be followed now. Raise
     PositionLost if it can be followed now but could not for a time: changes of that time are not in the log."""
-    found, settings = _look_at(connection, [said.table])
+    found, settings = _look_at(connection, [said.table], keys)
     if (error := _altered(connection, found, settings, cascades)) is not None:
         raise error
     wrong = table_checks.faults(said, settings, cascades)
@@ -102,10 +108,13 @@ def check_definition(connection: Connection, said: Definition, cascades: str = t
         )
 
 
-def _look_at(connection: Connection, names: Iterable[TableName]) -> tuple[list[table_checks.Table], dict[str, str]]:
+def _look_at(
+    connection: Connection, names: Iterable[TableName], keys: PromisedKeys | None
+) -> tuple[list[table_checks.Table], dict[str, str]]:
     with translating("checking the tables"), connection.cursor() as cursor:
         settings = table_checks.read_settings(cursor)
-        return [table for name in names if (table := table_checks.read_table(cursor, name)) is not None], settings
+        found = (table_checks.read_table(cursor, name, keys) for name in names)
+        return [table for table in found if table is not None], settings
 
 
 def _altered(

@@ -7,12 +7,13 @@ columns count too. Only privileges that no harmless statement needs are read fro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pymysql.err
 
 from dblog.core.event import RESERVED
+from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import GONE, RIGHTS, Server, identifier
 from dblog.sources.mysql import table_checks
@@ -44,6 +45,8 @@ class Setup:
     """Whether the stream writes watermarks to `dblog.watermark`."""
     cascades: str = table_checks.SKIP
     """The option `cascades`."""
+    keys: PromisedKeys = field(default_factory=PromisedKeys)
+    """The keys that users promise for tables without one."""
     left_out: tuple[Problem, ...] = ()
     """Why other tables that the patterns bring are left out."""
 
@@ -63,7 +66,7 @@ class Inspection:
         self.user = User.read(self._all("select current_user()")[0][0])
         self.grants = Grants([line for (line,) in self._all("show grants")])
         self.log = self._ask("show binary log status", "show master status")
-        described = {name: table_checks.read_table(cursor, name) for name in (*setup.tables, WATERMARK)}
+        described = {name: table_checks.read_table(cursor, name, setup.keys) for name in (*setup.tables, WATERMARK)}
         self.tables = {name: table for name, table in described.items() if table is not None}
 
     def problems(self) -> Iterator[Problem]:
@@ -233,7 +236,7 @@ class Inspection:
             yield self._unseen(name)
             return
         if table.kind == "BASE TABLE":
-            wanted = {*(self.setup.columns or ()), *(column for column, _ in table.key)}
+            wanted = {*(self.setup.columns or ()), *(column for column, _ in table.key), *table.promised}
             some = [identifier(column) for column in table.columns if column in wanted]
             columns = "*" if self.setup.columns is None else ", ".join(some) or "1"
             if self._try(f"select {columns} from {identifier(*name)} limit 0") in RIGHTS:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from dblog.core import event
 from dblog.core.arrays import Bytes, Ints, Mask
 from dblog.core.event import DUMP_SEQ, Op, change_schema
+from dblog.core.promised_keys import null_in_key
 from dblog.core.raw_values import alike
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
@@ -292,7 +293,6 @@ def _change_batch(
     updated = np.flatnonzero(kind == Op.update)
     moved = np.zeros(len(kind), np.bool_)
     moved[updated] = _key_differs(changes, was[updated], new, updated)
-    _check_key(schema, new)
 
     # From here on by row of the batch: `source` is the change of each row; `gone` marks deletes of old keys.
     row, op, event, ordinal = new, kind, changes.event[block], changes.ordinal[block]
@@ -304,6 +304,7 @@ def _change_batch(
         row, op, event, ordinal = new.take(source), kind[source], event[source], ordinal[source]
         row.put(gone, march(changes, was[moved], layout.kept))
         op[gone], op[gone + 1] = Op.delete, Op.create
+    _check_key(schema, row)
     seq = 2 * (preceding[event] + ordinal)
     seq[gone + 1] += 1
     if seq.max(initial=0) >= DUMP_SEQ - 1:
@@ -342,6 +343,8 @@ def _key_differs(changes: Changes, was: Ints, new: Rows, updated: Ints) -> Mask:
 def _check_key(schema: TableSchema, rows: Rows) -> None:
     for name in schema.key:
         if np.any(rows.length[schema.names.index(name)] < 0):
+            if schema.promised:
+                raise null_in_key(schema, name)
             raise DecodeError(f"a change of table {schema.table} in the log lacks its key column {name!r}")
 
 

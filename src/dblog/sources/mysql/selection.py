@@ -27,6 +27,8 @@ class MySQLSelection:
 
     def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
         def read(connection: Connection) -> None:
+            if self.schema.promised:
+                chunks.check_promise(connection, self.schema, self._extent)
             chunks.select(connection, self.schema, self._extent, take)
             connection.commit()
 

@@ -22,6 +22,7 @@ from dblog.errors import (
     WatermarkError,
 )
 from dblog.sources.base import Admitted, Commits, Origin, Survey, Wait
+from dblog.sources.family import digest
 from dblog.sources.mysql import cascade_tables, catalog, chunks, preflight, resume
 from dblog.sources.mysql.column_types import TypeOptions
 from dblog.sources.mysql.decoder import Decoder
@@ -115,7 +116,7 @@ class MySQL(Relational[Connection]):
         return found
 
     def _setup_of(self, tables: tuple[TableName, ...]) -> preflight.Setup:
-        return preflight.Setup(tables, self.server_id, self.columns, self.writes, self.cascades)
+        return preflight.Setup(tables, self.server_id, self.columns, self.writes, self.cascades, self.types.keys)
 
     @property
     def decoding(self) -> str:
@@ -130,7 +131,7 @@ class MySQL(Relational[Connection]):
         names = sorted(tables)
         at = self._learnt.checked % max(len(names), 1)
         some = (names[at:] + names[:at])[:CHECKED_TABLES]
-        found = self._with(lambda connection: preflight.altered(connection, some, self.cascades))
+        found = self._with(lambda connection: preflight.altered(connection, some, self.cascades, self.types.keys))
         self._learnt.checked = at + len(some)
         return found
 
@@ -143,8 +144,14 @@ class MySQL(Relational[Connection]):
         wrong = self._look_at_new(new)
         kept = select_tables(self.patterns, followed)
         absent = {t: ABSENT for t in kept if not there.get(t) and self._learnt.followed.get(t) is None}
-        tables = {t: Followed() for t in (*kept, *new) if t not in wrong}
-        return Survey(tables, left_out={**wrong, **absent}, unfit=unfit)
+        tables = {t: self._known(t) for t in (*kept, *new) if t not in wrong}
+        rekeyed = {t: "its promised key has changed" for t in kept if tables[t].state != followed[t].state}
+        return Survey(tables, rekeyed, left_out={**wrong, **absent}, unfit=unfit)
+
+    def _known(self, table: TableName) -> Followed:
+        """What the table is known by: its name, and the key that is promised for it."""
+        key = self.types.keys.of(table)
+        return Followed(state=digest(*key) if key else "")
 
     def _look_at_new(self, new: Sequence[TableName]) -> dict[TableName, str]:
         """The tables that are not followed and cannot be, and why. Of those that could not be followed at the last
@@ -157,7 +164,7 @@ class MySQL(Relational[Connection]):
         return self._learnt.unfit
 
     def admit(self, tables: Collection[TableName]) -> Admitted:
-        known = {table: Followed() for table in tables}
+        known = {table: self._known(table) for table in tables}
         self.follow(known)
         return Admitted(known, self.latest())
 
@@ -299,7 +306,7 @@ class MySQL(Relational[Connection]):
                 # the first statement of a transaction takes the lock that protects the table's definition
                 cursor.execute("start transaction read only")
                 cursor.execute(f"select 1 from {identifier(*table)} limit 0")
-            if key is not None and chunks.key_text(connection, table) != key:
+            if key is not None and chunks.key_text(connection, table, self.types.keys.of(table)) != key:
                 raise KeyChanged(f"the key of table {table} has changed: it was {key}")
             return catalog.read_tables(connection, [table], self._flavor(connection), self.types)[table]
 

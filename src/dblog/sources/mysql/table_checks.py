@@ -7,18 +7,24 @@ changes its definition, and some tables at every heartbeat: an ALTER can make ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import TableName
 from dblog.databases.mysql.connect import identifier
 from dblog.sources.mysql.keys import HIDDEN_KEYS, KeyParts, read_key
 from dblog.sources.mysql.statements import Definition
 from dblog.sources.problems import NO_KEY, Problem
+from dblog.sources.promised import promise_problems, unused_promise
 
 TRANSACTIONAL = ("INNODB", "ROCKSDB")
 _KINDS = {"VIEW": "a view", "SYSTEM VIEW": "a view", "SEQUENCE": "a sequence", "TEMPORARY": "temporary"}
 _NATIVE_KEYS = "innodb_native_foreign_keys"
+_UNORDERED = {
+    *("json", "vector", "geometry", "geomcollection", "geometrycollection", "point", "linestring", "polygon"),
+    *("multipoint", "multilinestring", "multipolygon"),
+}
 SKIP, FOLLOW = "skip", "follow"
 """Values of the option `cascades`: leave out tables whose rows foreign keys change; deliver what these keys do."""
 
@@ -34,12 +40,16 @@ class Table:
     columns: list[str]
     cascades: list[str]
     """Foreign keys with an action (cascade, set null): the server changes rows of this table through them."""
+    promised: tuple[str, ...] = ()
+    """The key that the user promises."""
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    """Columns that no promised key can have, and why."""
 
 
 # Each query is about one table and has no joins: otherwise MariaDB reads all tables of the server.
 _OF_ONE = "table_schema = %s and table_name = %s"
 _TABLE = f"select table_schema, table_name, table_type, engine from information_schema.tables where {_OF_ONE}"
-_COLUMNS = f"select column_name from information_schema.columns where {_OF_ONE}"
+_COLUMNS = f"select column_name, data_type, extra from information_schema.columns where {_OF_ONE}"
 _CASCADES = """
 select constraint_name from information_schema.referential_constraints
 where constraint_schema = %s and table_name = %s
@@ -48,7 +58,7 @@ order by constraint_name
 """
 
 
-def read_table(cursor: Any, name: TableName) -> Table | None:
+def read_table(cursor: Any, name: TableName, keys: PromisedKeys | None = None) -> Table | None:
     """Read a table; None if the catalog does not show it. Names that differ in letter case are different tables."""
 
     def ask(query: str) -> list[tuple[Any, ...]]:
@@ -60,8 +70,12 @@ def read_table(cursor: Any, name: TableName) -> Table | None:
         return None
     _, _, kind, engine = found[0]
     key = read_key(cursor, name) if kind == "BASE TABLE" else []
-    columns = [column for column, *_ in ask(_COLUMNS)]
-    return Table(name, kind, engine, key, columns, [constraint for (constraint,) in ask(_CASCADES)])
+    described = ask(_COLUMNS)
+    columns, promised = [column for column, *_ in described], () if keys is None else keys.of(name)
+    unusable = {column: "its type has no order" for column, of_type, _ in described if of_type in _UNORDERED}
+    unusable |= {column: "it is virtual" for column, _, extra in described if "VIRTUAL" in extra.upper()}
+    cascades = [constraint for (constraint,) in ask(_CASCADES)]
+    return Table(name, kind, engine, key, columns, cascades, promised, unusable)
 
 
 def read_settings(cursor: Any) -> dict[str, str]:
@@ -84,7 +98,12 @@ def problems(table: Table, settings: Mapping[str, str], cascades: str = SKIP) ->
     if (table.engine or "").upper() not in TRANSACTIONAL:
         why = f"the engine {table.engine}, which has no transactions"
         yield Problem(f"table {shown} has {why}", f"ALTER TABLE {q} ENGINE = InnoDB;", table=table.name, reason=why)
-    if not table.key:
+    promised = table.promised if settings.get(HIDDEN_KEYS, "ON") == "ON" else ()
+    if not table.key and promised:
+        yield from promise_problems(table.name, promised, table.columns, table.unusable)
+    elif promised:
+        yield unused_promise(table.name, promised, [column for column, _ in table.key])
+    if not table.key and not promised:
         why = NO_KEY
         fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
         if settings.get(HIDDEN_KEYS, "ON") == "OFF":

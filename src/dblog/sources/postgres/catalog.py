@@ -125,7 +125,17 @@ def read_tables(
         described[oid].append((name, kind, typmod))
     keys = _keys(cursor, tables)
     columns = _columns(cursor, described, options or TypeOptions(), tables)
-    return {name: TableSchema(name, columns[oid], keys.get(oid, ())) for oid, name in tables.items()}
+    return {name: _schema(name, columns[oid], keys.get(oid, ()), options) for oid, name in tables.items()}
+
+
+def _schema(
+    table: TableName, columns: tuple[PgColumn, ...], key: tuple[str, ...], options: TypeOptions | None
+) -> TableSchema:
+    """The table with its key or, without one, with the promised key."""
+    if key or options is None:
+        return TableSchema(table, columns, key)
+    promised = options.keys.usable(table, [column.name for column in columns])
+    return TableSchema(table, columns, promised, promised=bool(promised))
 
 
 def table_oids(cursor: CatalogCursor, names: Collection[TableName]) -> dict[int, TableName]:
@@ -148,25 +158,32 @@ def relation_schema(
     table = table or TableName(relation.schema, relation.name)
     described = {relation.oid: [(c.name, c.oid, c.typmod) for c in relation.columns]}
     columns = _columns(cursor, described, options or TypeOptions(), {relation.oid: table})[relation.oid]
-    return TableSchema(table, columns, _relation_key(cursor, table, relation), str(relation.oid))
+    named = () if options is None else options.keys.usable(table, [column.name for column in columns])
+    key, promised = _relation_key(cursor, table, relation, named)
+    return TableSchema(table, columns, key, str(relation.oid), promised=promised)
 
 
-def _relation_key(cursor: CatalogCursor, table: TableName, relation: Relation) -> tuple[str, ...]:
+def _relation_key(
+    cursor: CatalogCursor, table: TableName, relation: Relation, promised: tuple[str, ...]
+) -> tuple[tuple[str, ...], bool]:
+    """The key, and whether it is the promised one."""
     flagged = tuple(column.name for column in relation.columns if column.key)
     hint = f"alter table {table} replica identity default (or full, or using index); the table needs a key"
     key = _keys(cursor, [relation.oid]).get(relation.oid, ())
     if relation.identity == "n" and key:
-        return key  # the server refuses updates and deletes, and inserts have all columns
+        return key, False  # the server refuses updates and deletes, and inserts have all columns
     if not flagged:
         raise PreconditionFailed(f"the changes of table {table} in the log do not identify their rows", hint=hint)
     if relation.identity == "d" and set(key) != set(flagged):
-        return flagged  # the key has changed since; the message has the primary key of that time
+        return flagged, False  # the key has changed since; the message has the primary key of that time
+    if not key and relation.identity == "f" and promised:
+        return promised, True
     if not key:
         raise PreconditionFailed(f"table {table} has no key", hint=f"alter table {table} add primary key (...)")
     if not set(key) <= set(flagged):
         message = f"the log identifies rows of table {table} by {flagged!r}, which lacks the key {key!r}"
         raise PreconditionFailed(message, hint=hint)
-    return key
+    return key, False
 
 
 def _keys(cursor: CatalogCursor, tables: Iterable[int]) -> dict[int, tuple[str, ...]]:

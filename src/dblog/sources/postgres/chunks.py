@@ -12,11 +12,13 @@ import pyarrow as pa
 from psycopg2 import sql
 
 from dblog.core.offset import Extent, Key
+from dblog.core.promised_keys import null_in_key, two_rows
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.postgres.connect import Connection
 from dblog.errors import SchemaChanged, TableUnreadable
 from dblog.sources.postgres.copy import decode_rows, select_list
 from dblog.sources.postgres.keys import KEY
+from dblog.sources.postgres.promised import promised_text
 
 BATCH_BYTES = 2 << 20
 """Bytes of rows that are decoded at once: as many as fit into the processor's cache."""
@@ -24,12 +26,16 @@ BATCH_BYTES = 2 << 20
 KEYS_PER_QUERY = 1000
 
 
-def key_text(connection: Connection, table: TableName) -> str:
-    """A text that identifies the key: its columns, types and collations, which define the order."""
+def key_text(connection: Connection, table: TableName, promised: Sequence[str] = ()) -> str:
+    """A text that identifies the key: its columns, types and collations, which define the order. `promised` is the key
+    of a table that has none of its own."""
     found = key_texts(connection, (table,))
     if table not in found:
         raise TableUnreadable(f"table {table} does not exist")
     if (key := found[table]) is None:
+        with connection.cursor() as cursor:
+            key = promised_text(cursor, table, promised)
+    if key is None:
         raise TableUnreadable(
             f"table {table} has no primary key and no unique index over NOT NULL columns",
             hint=f"alter table {table} add primary key (...)",
@@ -103,11 +109,34 @@ def cuts(connection: Connection, schema: TableSchema, extent: Extent, rows: int,
 
 
 def _one_key(connection: Connection, schema: TableSchema, clauses: sql.Composed) -> Key | None:
-    query = sql.SQL("select {} from {} {}").format(_texts(schema), _from(connection, schema.table), clauses)
+    table = _from(connection, schema.table)
+    if schema.promised:  # rows without a key are refused when chunks are read
+        there = sql.SQL(" and ").join(sql.SQL("{} is not null").format(_column(name)) for name in schema.key)
+        table = sql.SQL("(select * from {} where {}) t").format(table, there)
+    query = sql.SQL("select {} from {} {}").format(_texts(schema), table, clauses)
     with connection.cursor() as cursor:
         cursor.execute(query)
         found = cursor.fetchone()
     return None if found is None else tuple(found)
+
+
+def check_promise(connection: Connection, schema: TableSchema, extent: Extent) -> None:
+    """Raise KeyRefused if two rows of the extent have the same promised key, as the database compares keys. The first
+    extent of a table also finds every row with NULL in its key: it lies between no two keys, so no chunk would have
+    it."""
+    table = _from(connection, schema.table)
+    query = sql.SQL("select {} from {} where {} group by {} having pg_catalog.count(*) > 1 limit 1")
+    with connection.cursor() as cursor:
+        for name in schema.key if extent.after is None and not extent.keys else ():
+            nulls = sql.SQL("select t::pg_catalog.text from {} where {} is null limit 1")
+            cursor.execute(nulls.format(table, _column(name)))
+            if found := cursor.fetchone():
+                raise null_in_key(schema, name, found[0])
+        cursor.execute(query.format(_texts(schema), table, _within(schema, extent), _key(schema)).as_string(connection))
+        if (key := cursor.fetchone()) is not None:
+            equal = _keys_within(schema, Extent(keys=(tuple(key),)))
+            cursor.execute(sql.SQL("select t::pg_catalog.text from {} where {} limit 2").format(table, equal))
+            raise two_rows(schema, key, [row for (row,) in cursor.fetchall()])
 
 
 def touch(connection: Connection, table: TableName) -> sql.Composed:

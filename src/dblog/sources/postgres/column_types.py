@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import Column
 from dblog.core.value_rules import ValueRules
 from dblog.sources.columns import Cells
@@ -26,6 +27,8 @@ class TypeOptions:
     arrays: Literal["array", "string"] = "array"
     values: ValueRules = field(default_factory=ValueRules)
     """The rules for single values that do not fit."""
+    keys: PromisedKeys = field(default_factory=PromisedKeys)
+    """The keys that users promise for tables without one."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,12 @@ class PostgresFamily:
             slot=options.slot,
             publication=options.own["publication"],
             columns=options.columns,
-            types=TypeOptions(options.decimals, options.own["arrays"], options.values),  # type: ignore[arg-type]
+            types=TypeOptions(
+                options.decimals,  # type: ignore[arg-type]
+                options.own["arrays"],
+                options.values,
+                options.keys,
+            ),
             before=options.before,
             writes=options.writes,
             catch_up=options.own["catch_up"],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dblog.core.event import RESERVED
+from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import identifier
 from dblog.sources.postgres.deferrable import WHY, deferrable_keys
+from dblog.sources.postgres.promised import promised_problems, unused
 from dblog.sources.postgres.relations import ANCESTORS, LEAVES, PARTS, RELATIONS
 from dblog.sources.postgres.slot_copy import copy_names
 from dblog.sources.postgres.slot_problems import SLOT, slot_problems
@@ -33,6 +35,8 @@ class Setup:
     """The tables that the pipeline has followed so far. `survey` finds those that the publication lacks now."""
     writes: bool = True
     """Whether the stream writes watermarks."""
+    keys: PromisedKeys = field(default_factory=PromisedKeys)
+    """The keys that users promise for tables without one."""
     left_out: tuple[Problem, ...] = ()
     """Why other tables that the patterns bring are left out."""
 
@@ -243,7 +247,10 @@ class Inspection:
             kind = "unlogged" if table.persistence == "u" else "temporary"
             what, fix = f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;"
             yield Problem(what, fix, table=of, reason=f"each is {kind}: the log has no changes")
-        if not table.key:
+        promised = self.setup.keys.of(of)
+        if not table.key and promised and table.kind == "r":
+            yield from promised_problems(self.cur, table, promised)
+        elif not table.key:
             why = NO_KEY if table.kind == "r" else "no primary key, which a partitioned table needs"
             fix = f"choose its columns: ALTER TABLE {q} ADD PRIMARY KEY (...);"
             yield Problem(f"table {name} has {why}", fix, table=of, reason=why)
@@ -252,6 +259,8 @@ class Inspection:
         elif set(table.key) & set(table.generated or ()):
             what, reason = f"the primary key of {name} is generated", "the primary key is generated"
             yield Problem(f"{what}, so the log lacks it", "use a plain column", table=of, reason=reason)
+        elif promised:
+            yield from unused(table, promised)
 
     def of_deferrable(self, table: Any) -> Iterator[Problem]:
         for key in self.deferrable.get(table.oid, ()):

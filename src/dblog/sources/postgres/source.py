@@ -116,7 +116,8 @@ class Postgres(Relational[Connection]):
         return preflight.unfit(session, self._setup_of(tables))
 
     def _setup_of(self, tables: Sequence[TableName]) -> Setup:
-        return Setup(self.slot, self.publication, tuple(tables), fresh=False, writes=self.writes)
+        setup = Setup(self.slot, self.publication, tuple(tables), fresh=False, writes=self.writes)
+        return replace(setup, keys=self.types.keys)
 
     def prepare(
         self,
@@ -295,7 +296,7 @@ class Postgres(Relational[Connection]):
             with self._reading(f"reading table {table}"), connection.cursor() as cursor:
                 cursor.execute("begin read only")
                 cursor.execute(chunks.touch(connection, table))
-                if key is not None and chunks.key_text(connection, table) != key:
+                if key is not None and chunks.key_text(connection, table, self.types.keys.of(table)) != key:
                     raise KeyChanged(f"the key of table {table} has changed: it was {key}")
                 schema = self._narrowed(read_tables(cursor, [table], self.types)[table])
                 if extent.where is not None:
@@ -356,6 +357,8 @@ class PostgresSelection:
         def read(connection: Connection) -> None:
             own = self._extent.where is not None or bool(self._extent.keys)
             with self._source._reading(f"reading table {self.schema.table}", everything=own):
+                if self.schema.promised:
+                    chunks.check_promise(connection, self.schema, self._extent)
                 chunks.select(connection, self.schema, self._extent, take)
                 connection.cursor().execute("rollback")  # undoes settings that a condition may have changed
 

@@ -161,11 +161,12 @@ def _states(inspection: Inspection, tables: Collection[Any]) -> dict[int, tuple[
     partitions: dict[int, list[tuple[int, bool]]] = {}
     for part in inspection._all(_PARTITIONS, roots) if roots else ():
         partitions.setdefault(part.root, []).append((_number(part.relid, part.relfilenode), part.made_empty))
-    publication = _publication(inspection).oid
+    publication, names = _publication(inspection).oid, {t.oid: TableName(t.schema, t.name) for t in tables}
     found: dict[int, tuple[Followed, Newer]] = {}
     for row in inspection._all(_STATES, publication, [t.oid for t in tables]):
         mine = partitions.get(row.oid, [])
-        state = f"{row.member or f'p{publication}'}/{row.key}/{_sum(n for n, _ in mine):x}"
+        key = row.key or _promise(inspection.setup.keys.of(names[row.oid]))
+        state = f"{row.member or f'p{publication}'}/{key}/{_sum(n for n, _ in mine):x}"
         found[row.oid] = Followed(str(row.oid), state), _newer(mine)
     return found
 
@@ -182,6 +183,11 @@ def _newer(partitions: Sequence[tuple[int, bool]]) -> Newer:
         return f"{_sum(rest):x}" == state
 
     return newer
+
+
+def _promise(key: Sequence[str]) -> str | None:
+    """What stands for a promised key in the state of a table."""
+    return hashlib.sha256("\0".join(key).encode()).hexdigest()[:12] if key else None
 
 
 def _number(*parts: int) -> int:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dblog.core.arrays import Bytes, Ints, Mask
 from dblog.core.event import DUMP_SEQ, Op, change_schema
+from dblog.core.promised_keys import null_in_key
 from dblog.core.raw_values import alike
 from dblog.core.schema import TableSchema
 from dblog.errors import DecodeError
@@ -132,7 +133,6 @@ def _change_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -
     _fill(new, old, updated, mark[updated] == OLD)
     moved = np.zeros(len(ordinals), np.bool_)
     moved[updated] = _key_differs(schema, old, new.take(updated))
-    _check_key(schema, new, truncate)
 
     # From here on by row of the batch: `source` is the change of each row; `gone` marks deletes of old keys.
     source = np.repeat(np.arange(len(ordinals)), 1 + moved)
@@ -140,6 +140,7 @@ def _change_batch(feed: Feed, layout: Layout, ordinals: Ints, *, before: bool) -
     row, op = new.take(source) if gone.size else new, _OP[kind][source]
     row.put(gone, old.take(moved[updated]))
     op[gone], op[gone + 1] = Op.delete, Op.create
+    _check_key(schema, row, truncate[source])
     transaction = feed.transaction[number][source]
     seq = 2 * (ordinals[source] - feed.preceding[transaction])
     seq[gone + 1] += 1
@@ -192,5 +193,7 @@ def _key_differs(schema: TableSchema, old: Rows, new: Rows) -> Mask:
 def _check_key(schema: TableSchema, rows: Rows, truncate: Mask) -> None:
     for name in schema.key:
         if np.any((rows.length[schema.names.index(name)] < 0) & ~truncate):
+            if schema.promised:
+                raise null_in_key(schema, name)
             message = f"a change of table {schema.table} in the log lacks its key column {name!r}"
             raise DecodeError(message, hint=f"alter table {schema.table} replica identity full")

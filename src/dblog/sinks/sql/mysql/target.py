@@ -26,6 +26,8 @@ from dblog.sinks.sql.target import Session, Target, refused
 
 _LOCK, _WAIT_SECONDS = "dblog definitions", 60
 _LIMITS = {1040, 1203, 1226}
+_OF_TABLE = VALUES | {1054, 1062, 1071, 1136, 1142, 1143, 1146, 1364, 1369, 1451, 1452, 1690, 3819}
+"""Errors that concern the table of a statement: values, constraints, definitions and privileges."""
 
 
 class MySQLSession(Session):
@@ -97,7 +99,7 @@ class MySQLTarget(Target):
                 hint = HOLDS
             elif number == 1071:
                 hint = "a key of the target has at most 3072 bytes: create the table by hand with a shorter one"
-            raise refused(error, hint) from exc
+            raise refused(error, hint, table=number in _OF_TABLE) from exc
 
     def quoted(self, *names: str) -> str:
         return identifier(*names)

@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 
 from dblog.core.schema import Column, TableSchema
-from dblog.errors import SinkError
+from dblog.errors import TargetRefused
 from dblog.sinks.sql.shape import of_mysql
 
 _TYPES: dict[pa.DataType, str] = {
@@ -73,7 +73,7 @@ def _type(column: Column, *, own: bool) -> str:
         return _TYPES[kind]
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})" if kind.scale <= 30 else f"varchar({kind.precision + 4})"
-    raise SinkError(f"column {column.name!r} ({column.type}) has no type in MySQL", hint="exclude it")
+    raise TargetRefused(f"column {column.name!r} ({column.type}) has no type in MySQL", hint="exclude it")
 
 
 def _bytes(kind: str) -> int:

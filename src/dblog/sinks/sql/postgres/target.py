@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.databases.postgres.connect import connect, identifier, literal, parse, translate
-from dblog.errors import DBLogError, SinkError, SinkUnreachable
+from dblog.errors import DBLogError, SinkError, SinkUnreachable, TargetRefused
 from dblog.sinks.sql import text
 from dblog.sinks.sql.postgres.copy_binary import HEADER, TRAILER, encoded
 from dblog.sinks.sql.postgres.copy_text import copied, input_texts, literals
@@ -45,6 +45,8 @@ _SETTINGS = {
     "tcp_keepalives_count": "3",
 }
 _HOLDS = "the target's column cannot store the value: alter it, or leave the column out with exclude"
+_OF_TABLE = ("22", "23", "42")
+"""Classes of SQLSTATE that concern the table of a statement: values, constraints, definitions and privileges."""
 _AT_ROW = re.compile(r"^COPY \w+, \w+ (\d+), \w+ (.+?)(?::|$)", re.MULTILINE)
 """The line (counted from 1) and the column of a value that COPY refused. Lines about the value may be before it."""
 _AGAIN = {
@@ -98,7 +100,7 @@ class PostgresTarget(Target):
                 )
             elif (exc.pgcode or "")[:2] in ("22", "23"):
                 hint = _HOLDS
-            raise refused(error, hint) from exc
+            raise refused(error, hint, table=(exc.pgcode or "")[:2] in _OF_TABLE) from exc
 
     def quoted(self, *names: str) -> str:
         return identifier(*names)
@@ -285,4 +287,4 @@ def _type(kind: pa.DataType, column: Column) -> str:
         return f"numeric({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):
         return _type(kind.value_type, column) + "[]"
-    raise SinkError(f"column {column.name!r} ({column.type}) has no type in PostgreSQL", hint="exclude it")
+    raise TargetRefused(f"column {column.name!r} ({column.type}) has no type in PostgreSQL", hint="exclude it")
