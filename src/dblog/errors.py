@@ -16,6 +16,7 @@
     ├── SpoolError            the spool cannot be written, read or is not shared
     ├── SinkError             the target of a pipeline refuses a batch
     │   └── SinkUnreachable   the target cannot be reached (retryable)
+    ├── LeaseLost             this instance is the leader of its pipeline no longer
     └── StateError            the state store cannot be used, or does not have what was requested
         ├── Conflict          somebody else changed the document first (retryable)
         └── NotFound          no such pipeline, request or setting
@@ -145,6 +146,10 @@ class SinkUnreachable(SinkError):
     """The target cannot be reached; the same batch may be written later."""
 
     retryable = True
+
+
+class LeaseLost(DBLogError):
+    """This instance is the leader of its pipeline no longer: it must not write anything more."""
 
 
 class StateError(DBLogError):
