@@ -18,6 +18,7 @@
     ├── SinkError             the target of a pipeline refuses a batch
     │   ├── SinkUnreachable   the target cannot be reached (retryable)
     │   └── TargetRefused     the target refuses the rows or the definition of one table
+    ├── LeaseLost             this instance is the leader of its pipeline no longer
     └── StateError            the state store cannot be used, or does not have what was requested
         ├── Conflict          somebody else changed the document first (retryable)
         └── NotFound          no such pipeline, request or setting
@@ -180,6 +181,10 @@ class TargetRefused(SinkError):
 
 def _rebuild_target(message: str, table: tuple[str, ...], hint: str | None) -> TargetRefused:
     return TargetRefused(message, table=table, hint=hint)
+
+
+class LeaseLost(DBLogError):
+    """This instance is the leader of its pipeline no longer: it must not write anything more."""
 
 
 class StateError(DBLogError):

@@ -15,7 +15,8 @@ import threading
 from functools import partial
 from typing import Any
 
-from dblog.ha.elector import Elector, clock
+from dblog.ha.elector import Elector
+from dblog.ha.lease_file import clock
 from dblog.state import open_store
 
 PIPELINE = "shop"

@@ -28,16 +28,16 @@ MAY_IMPORT: dict[str, str] = {
     "capture": "storage sources.base",
     "work": "sources.base capture",
     "planning": "sources.base capture work state",
-    "spark": "storage databases sources capture work planning state",
+    "spark": "storage databases sources capture work planning state ha",
     "sinks": "storage databases work",
     "control": "state",
-    "pipelines": "storage databases sources capture work state spark sinks control",
+    "pipelines": "storage databases sources capture work state ha spark sinks control",
     "testing": "storage databases",
     "demo": "databases sources.base spark sinks pipelines testing",
-    "cli": "databases sources work state spark sinks control pipelines demo <face>",
+    "cli": "databases sources work state ha spark sinks control pipelines demo <face>",
     "__init__": "spark",
 }
-PRODUCTION = "databases sources work state spark sinks control pipelines <face>"
+PRODUCTION = "databases sources work state ha spark sinks control pipelines <face>"
 """What a command may import; only `dblog demo` imports `demo`."""
 # Who may import an engine or a driver, at the top of a module or within a function.
 MAY_USE = {

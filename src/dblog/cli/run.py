@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "dblog run shop.toml",
         "dblog run shop.toml --once",
+        "dblog run shop.toml --standby",
         "dblog run shop.toml --master spark://spark.example:7077",
         "DBLOG_URL=postgresql://app:secret@db.example.com/shop dblog run --table public.orders --into /lake/orders",
         "dblog run --tables 'public.*' --into /lake/shop --format json --once",
@@ -73,6 +74,10 @@ def run(
     name: Annotated[
         str | None, typer.Option("--pipeline", metavar="NAME", help="Name the pipeline. Default: the slot's name.")
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Take part in the election: run as the leader, or wait until the leader ends."),
+    ] = False,
     store: StoreLocation = None,
     http: Http = None,
     token_env: TokenVariable = None,
@@ -89,7 +94,8 @@ def run(
 
     Ctrl-C or SIGTERM stops it after the current batch; a second Ctrl-C stops it at once. The next start continues from
     the checkpoint. Progress is logged to standard error; --json also prints each batch as a JSON line on standard
-    output. Needs Java 17 or newer.
+    output. With --standby several instances may run on several machines: one leads, the others wait. Needs Java 17 or
+    newer.
     """
     from dblog.cli.runner import run_pipeline
     from dblog.pipelines.secrets import Secret
@@ -97,7 +103,7 @@ def run(
     if file is not None:
         from dblog.pipelines.config import read_config
 
-        only_with_file(context, {"once", "store", "http", "token_env", "master", "verbose", "as_json"})
+        only_with_file(context, {"once", "standby", "store", "http", "token_env", "master", "verbose", "as_json"})
         config = read_config(file)
     else:
         given = {"url": url, "table": table, "tables": tables, "state": store, "pipeline": name}
@@ -111,6 +117,7 @@ def run(
         http=http or config.http,
         token=token,
         master=master or config.master,
+        standby=standby or config.standby,
     )
     run_pipeline(config, once=once, verbose=verbose, as_json=as_json)
 

@@ -25,17 +25,13 @@ from typing import Any
 
 from dblog.errors import Conflict, DBLogError
 from dblog.ha.lease import Election, Lease, Record
+from dblog.ha.lease_file import clock
 from dblog.state.store import Document, Store
 
 LEASE_SECONDS = 10.0
 """The length of a lease, in seconds."""
 JOIN_SECONDS = 5.0
 """How long a release waits for the store at most, in seconds."""
-
-
-def clock() -> float:
-    """Seconds of a clock that is never set, and that goes on while the machine sleeps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def new_holder() -> str:

@@ -4,6 +4,7 @@
     [pipeline]   the name, the folder of checkpoints, the interval of batches
     [storage]    how to reach object storage
     [spark]      Spark's master and settings
+    [ha]         standbys, and the length of the lease
     [throttle]   the limits on dumps
     [[table]]    columns, names, masks and filters of tables
     [[sink]]     the outputs
@@ -28,7 +29,19 @@ from dblog.core.names import parse_patterns
 from dblog.core.settings import Setting, check_settings, nearest
 from dblog.core.throttle import read_settings as read_throttle
 from dblog.errors import ConfigError
-from dblog.pipelines.file_settings import ELSEWHERE, OF_SOURCE, OF_SPARK, PIPELINE, RESTARTS, SINK, SOURCE, SPARK, TABLE
+from dblog.ha.elector import LEASE_SECONDS
+from dblog.pipelines.file_settings import (
+    ELSEWHERE,
+    HA,
+    OF_SOURCE,
+    OF_SPARK,
+    PIPELINE,
+    RESTARTS,
+    SINK,
+    SOURCE,
+    SPARK,
+    TABLE,
+)
 from dblog.pipelines.secrets import Secret, filled, with_password
 from dblog.pipelines.sink_kinds import sink_class
 from dblog.sinks.base import Sink
@@ -89,6 +102,10 @@ class Config:
     """Spark's master. None: MASTER in the environment, else local[*]."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark."""
+    standby: bool = False
+    """Whether several instances may run, one of which leads."""
+    lease_seconds: float = LEASE_SECONDS
+    """The length of the leader's lease, in seconds."""
     slot: str | None = None
     """The replication slot of the only stream. None: the slot of each stream has the stream's name."""
 
@@ -123,15 +140,16 @@ class _File:
         self._secrets: list[str] = []
 
     def config(self) -> Config:
-        known = ("source", "pipeline", "storage", "spark", "throttle", "table", "sink")
+        known = ("source", "pipeline", "storage", "spark", "ha", "throttle", "table", "sink")
         for name in self._document:
             if name not in known:
-                sections = "[source], [pipeline], [storage], [spark], [throttle], [[table]], [[sink]]"
+                sections = "[source], [pipeline], [storage], [spark], [ha], [throttle], [[table]], [[sink]]"
                 hint = nearest(name, known) + f"the sections are {sections}"
                 self._wrong(f"there is no section {name!r}", hint)
         pipeline = self._section("pipeline", self._document.get("pipeline", {}), PIPELINE)
         objects = self._objects()
         spark = self._spark()
+        ha = self._section("ha", self._document.get("ha", {}), HA)
         source, read = self._source()
         sinks = self._sinks()
         routes = self._routes([s["name"] for s in sinks], "public" if read is None else read.source.default_schema)
@@ -162,6 +180,8 @@ class _File:
             objects=objects,
             master=spark.get("master"),
             spark=spark.get("settings", {}),
+            standby=ha["standby"],
+            lease_seconds=ha["lease_seconds"],
             secrets=(*self._secrets, *(read.address.secrets if read is not None else ())),
         )
 

@@ -48,9 +48,11 @@ class Delivery:
         away: Callable[[str], None] = lambda reason: None,
         quarantine: Quarantine | None = None,
         refusals: Refusals | None = None,
+        check_lease: Callable[[], None] = lambda: None,
     ) -> None:
         """`away` is called each time the sink cannot be reached. `quarantine` keeps raw values. `refusals` takes the
-        tables that the target refuses; without it such an error is raised."""
+        tables that the target refuses; without it such an error is raised. `check_lease` raises LeaseLost if this
+        instance is not the leader any more."""
         read = read_options(options)
         self._spark = spark
         self._sink = sink
@@ -59,6 +61,7 @@ class Delivery:
         self._away = away
         self._quarantine = quarantine
         self._refusals = refusals
+        self._check_lease = check_lease
         self._spool = read.open_spool()
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
@@ -71,6 +74,9 @@ class Delivery:
         """Whether the sink has received anything."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
+        # The offset of this batch is in the checkpoint. So whatever a leader writes to the sink after this check, even
+        # if it was stopped here for hours, belongs to a batch that the next leader finds in the checkpoint.
+        self._check_lease()
         work = work_of(frame, self._spool)
         with RangeFiles(self._spool) as files, self._selects(work):
             batch = self._batch(number, files, work)
@@ -104,6 +110,7 @@ class Delivery:
         self.begun = True
         delay = FIRST_DELAY
         while batch.tables:
+            self._check_lease()
             try:
                 self._sink.write(batch)
                 break

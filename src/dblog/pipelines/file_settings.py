@@ -8,6 +8,7 @@ from dblog.core.promised_keys import COLUMNS as KEY_COLUMNS
 from dblog.core.schema import NULL
 from dblog.core.settings import Kind, Setting, choice, flag, mapping, matching, number, text, texts
 from dblog.core.value_rules import COLUMNS, RULES
+from dblog.ha.elector import LEASE_SECONDS
 from dblog.sinks.route import MASKS
 from dblog.spark.options import OPTIONS
 from dblog.state.pipeline import UNREADY_SECONDS
@@ -33,6 +34,7 @@ ELSEWHERE = {
     "pipeline": "pipeline.name",
     "state": "pipeline.state",
     "spool": "pipeline.spool",
+    "lease": "no option: [ha] has the settings of the lease",
     "deliver": "no option: the sink decides how rows are delivered",
     "before": "no option: the sink decides whether it gets old rows",
     **{option_name(s.name).lower(): f"storage.{s.name}" for s in STORAGE},
@@ -153,6 +155,12 @@ PIPELINE = (
     Setting("http", "where to serve the HTTP API", text("an address like 127.0.0.1:8080"), default=None),
     Setting("token", "the HTTP API's token", text(), default=None, secret=True),
     Setting("read_token", "a token with which clients of the HTTP API only read", text(), default=None, secret=True),
+)
+HA = (
+    Setting("standby", "true: several instances may run, and one of them leads", flag(), default=False),
+    Setting(
+        "lease_seconds", "after how long another instance leads if the leader dies", number(2.0, 600.0), LEASE_SECONDS
+    ),
 )
 SPARK = (
     Setting(

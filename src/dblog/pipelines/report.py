@@ -13,6 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dblog.errors import DBLogError
+from dblog.ha.elector import lease_key
+from dblog.ha.term import Term
 from dblog.sinks.base import Sink
 from dblog.state import open_store
 from dblog.state.pipeline import RESTARTING, RUNNING, SILENT_SECONDS, WAITING, Pipeline
@@ -39,12 +41,21 @@ class Doing:
 class Report:
     """Writes the state of one stream. `location` is the address of the state store, `off` for none."""
 
-    def __init__(self, location: str | None, name: str, unready_after: float, told: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        location: str | None,
+        name: str,
+        unready_after: float,
+        told: Callable[[str], None],
+        term: Term | None = None,
+    ) -> None:
         self._location = location
+        self._term = term
         self._name = name
         self._unready_after = unready_after
         self._told = told
         self._ending: tuple[str | None] | None = None
+        self._left = False
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self.restarts = 0
@@ -95,6 +106,11 @@ class Report:
         if self._thread is not None:
             self._thread.join(END_SECONDS)
 
+    def leave(self) -> None:
+        """Write nothing more: another instance may be the leader."""
+        self._left = True
+        self._news.set()
+
     def _change(self, state: str, reason: str) -> bool:
         before = self.now
         self.now = Doing(state, before.since or time.time(), reason)
@@ -103,7 +119,7 @@ class Report:
 
     def _run(self) -> None:
         failing = False
-        while True:
+        while not self._left:
             ending = self._ending
             self._news.clear()
             try:
@@ -122,6 +138,9 @@ class Report:
             pipeline = Pipeline(store, self._name)
             pipeline.open()
             now = {**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after}
+            if self._term is not None:
+                self._term.check()
+                now |= {"lease": lease_key(self._term.pipeline), "leader": self._term.holder, "epoch": self._term.epoch}
             if self._facts:
                 now["sink"] = self._facts
             if self._spark_ui is not None:

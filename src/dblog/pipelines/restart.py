@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dblog.errors import (
     ConfigError,
     DecodeError,
+    LeaseLost,
     PositionLost,
     PreconditionFailed,
     SchemaChanged,
@@ -30,8 +31,10 @@ NEEDS_A_PERSON = (
     TableUnreadable,
     WatermarkError,
     SinkError,
+    LeaseLost,
 )
-"""Errors for which a restart does not help: a person must change the source, the sink or the file."""
+"""Errors for which a restart does not help: a person must change the source, the sink or the file, or another instance
+is the leader."""
 
 
 def may_pass(error: Exception, *, once: bool) -> bool:

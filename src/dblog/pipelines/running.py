@@ -19,16 +19,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dblog.core.hints import as_flags, in_file
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError, DBLogError, NotFound, SinkError, SinkUnreachable
-from dblog.pipelines.cascades import cascade_option
+from dblog.ha.term import Term
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.delivery import FIRST_DELAY, LAST_DELAY, Delivery
+from dblog.pipelines.old_reader import end_reader
 from dblog.pipelines.quarantine import Quarantine
 from dblog.pipelines.reached import Reached, reached_by
 from dblog.pipelines.refusals import refusals_of
 from dblog.pipelines.report import Report, facts_of
 from dblog.pipelines.restart import Restarts, may_pass
-from dblog.pipelines.secrets import Secret, hiding
+from dblog.pipelines.secrets import hiding
 from dblog.pipelines.stream_folder import StreamFolder
+from dblog.pipelines.stream_options import stream_name, stream_options
 from dblog.sinks.base import Sink, SinkContext
 from dblog.sinks.route import Route
 from dblog.spark.failure import plain
@@ -56,27 +58,17 @@ Told = Callable[[str, str], None]
 class Stream:
     """The stream of one sink."""
 
-    def __init__(self, config: Config, sink: SinkConfig, told: Told, warned: Told) -> None:
+    def __init__(self, config: Config, sink: SinkConfig, told: Told, warned: Told, term: Term | None = None) -> None:
+        """`term` is the term of the leader, for a pipeline with standbys."""
         self.sink_name = sink.name
         self.folder = StreamFolder(config.folder, sink.name, config.objects)
-        self.name = _stream_name(config, sink, self.folder)
+        self.name = stream_name(config, sink, self.folder)
         self.routes: Sequence[Route] = sink.routes
-        context = SinkContext(self.name, config.base, config.objects)
+        self._term = term
+        context = SinkContext(self.name, config.base, config.objects, None if term is None else term.epoch)
         self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, context)
         self.sink = self._make_sink()
-        self.options = {
-            **config.source,
-            **{n: v for n, v in (("values", sink.values), ("keys", sink.keys)) if v is not None},
-            **_batch_times(config),
-            **cascade_option(config.source, [s.maker for s in config.sinks]),
-            "slot": config.slot or self.name,
-            "pipeline": self.name,
-            "spool": f"{config.spool}/{sink.name}" if config.spool else self.folder.spool,
-            **{name: Secret(value) for name, value in config.objects.options().items()},
-            "deliver": "ranges",
-            "before": "true" if self.sink.before else "false",
-            **({} if config.state is None else {"state": config.state}),
-        }
+        self.options = stream_options(config, sink, self.name, self.folder, before=self.sink.before, term=term)
         self.read: Options = read_options(self.options)
         self.resumes: Offset | None = self.folder.resume_offset()
         """The offset from which the stream continues; None for a new stream."""
@@ -85,7 +77,7 @@ class Stream:
         self._told, self._warned = told, warned
         self._restarts = config.restarts
         self._own_slot = config.slot is None
-        self.report = Report(self.read.state, self.name, config.unready_after, self._warn)
+        self.report = Report(self.read.state, self.name, config.unready_after, self._warn, term)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._taking = False
@@ -195,6 +187,8 @@ class Stream:
             # the jobs of several streams take turns, so that a slow one does not delay the others
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             self.report.spark_at(spark.sparkContext.uiWebUrl)
+            if self._term is not None and not self._take_over(self._term):
+                return
             while (error := self._failed(spark, once)) is not None and not self._stopping.is_set():
                 if isinstance(error, JVM_GONE) and jvm_ended(spark):
                     self.error = DBLogError("Spark's JVM has ended", hint="dblog run --verbose shows what it says")
@@ -213,9 +207,28 @@ class Stream:
         except Exception as error:
             self.error = self._said(error)
         finally:
-            if self.error is not None and self.resumes is None and not self._begun:
-                self._leave_nothing()
-            self.report.end(None if self.error is None else str(self.error))
+            if self._term is not None and not self._term.held:
+                self.report.leave()
+            else:
+                if self.error is not None and self.resumes is None and not self._begun:
+                    self._leave_nothing()
+                self.report.end(None if self.error is None else str(self.error))
+
+    def _take_over(self, term: Term) -> bool:
+        """Take the stream over from an earlier leader. Returns False if the pipeline is stopped first.
+
+        1. The sink refuses the earlier leader from now on. So each batch that it has got is in the checkpoint.
+        2. Copy the newest entries of the earlier leader's checkpoint to one of this leader's own.
+        3. End the session that reads the log for the earlier leader, if the server still has it.
+        """
+        if not self._reach_sink(self.sink.fence):  # 1.
+            return False
+        self.folder.take_over(term.epoch)  # 2.
+        self.resumes = self.folder.resume_offset()
+        if end_reader(self.read):  # 3.
+            self._tell("ended the replication session of the leader before")
+        term.check()
+        return True
 
     def _failed(self, spark: SparkSession, once: bool) -> Exception | None:
         """Run a query until it ends. Returns the error that made it fail, or None."""
@@ -239,11 +252,12 @@ class Stream:
         self._taken = -1
         if self._last is not None:
             self._before = self._last.changes, self._last.rows
-        if not self._open(spark):
+        if not self._reach_sink(lambda: self.sink.open(spark)):
             return
         self.report.sink_says(self.facts())
         kept = Quarantine(self.folder), refusals_of(self.folder, self.read, self._hidden)
-        self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away, *kept)
+        check = (lambda: None) if self._term is None else self._term.check
+        self._delivery = Delivery(spark, self.sink, self.options, self.routes, self._sink_away, *kept, check)
         with _STARTING:
             query = self._query = self._started(spark, once)
             self._settle(query)
@@ -263,12 +277,12 @@ class Stream:
             query.stop()
         query.awaitTermination()
 
-    def _open(self, spark: SparkSession) -> bool:
-        """Open the sink; wait until it can be reached. Returns False if the pipeline is stopped first."""
+    def _reach_sink(self, call: Callable[[], None]) -> bool:
+        """Call the sink; repeat it until the sink can be reached. Returns False if the pipeline is stopped first."""
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             try:
-                self.sink.open(spark)
+                call()
                 if self.report.now.state == WAITING:
                     self._say_running()
                 return True
@@ -371,30 +385,12 @@ class Stream:
         return SinkError(f"sink {self.sink_name!r} failed: {what}", hint="dblog run --verbose shows more")
 
 
-def streams_of(config: Config, told: Told, warned: Told | None = None) -> list[Stream]:
-    """The streams of a pipeline, not yet started. `told` gets messages, `warned` warnings. Raises ConfigError."""
+def streams_of(config: Config, told: Told, warned: Told | None = None, term: Term | None = None) -> list[Stream]:
+    """The streams of a pipeline, not yet started. `told` gets messages, `warned` warnings. `term` is the term of the
+    leader, for a pipeline with standbys. Raises ConfigError."""
     if len(config.sinks) > 1 and any(name.lower() == "serverid" for name in config.source):
         raise ConfigError(
             f"pipeline {config.name!r}: source.options.serverId is set, but each sink needs its own server id",
             hint="leave it out: each sink then gets its own",
         )
-    return [Stream(config, sink, told, warned or told) for sink in config.sinks]
-
-
-def _batch_times(config: Config) -> dict[str, str]:
-    """The options that say when batches run and how long they may take, unless the user has set them. A batch with a
-    round may take as long as there is between two batches without one: a change waits for the rest of one such batch,
-    and for the next."""
-    if config.every <= 0:
-        return {}
-    computed = {"batchSeconds": config.every, "maxDelaySeconds": min(max(2 * config.every, 0.01), 3600.0)}
-    given = {name.lower() for name in config.source}
-    return {name: str(value) for name, value in computed.items() if name.lower() not in given}
-
-
-def _stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:
-    """The name of a sink's stream. The stream of the only sink has the pipeline's name. It keeps this name, and so its
-    slot, when other sinks are added later."""
-    if config.slot is not None:
-        return config.name
-    return folder.name() or (config.name if config.alone else f"{config.name}_{sink.name}")
+    return [Stream(config, sink, told, warned or told, term) for sink in config.sinks]

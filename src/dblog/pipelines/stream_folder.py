@@ -1,7 +1,8 @@
 """The folder of a stream: its name, Spark's checkpoint and, unless the pipeline has another one, its spool.
 
     stream        the name of the stream
-    checkpoint/   Spark's: the offsets of batches that are planned, and which of them are committed
+    checkpoint/   Spark's: the offsets of batches that are planned, and which of them are committed; with standbys each
+                  leader has its own (`dblog.pipelines.checkpoints`)
     quarantine/   raw values (`dblog.pipelines.quarantine`)
     refused/      tables that the target has refused in a batch (`dblog.pipelines.refusals`)
     spool/
@@ -21,6 +22,7 @@ import pyarrow.fs as pafs
 
 from dblog.core.offset import Offset
 from dblog.errors import ConfigError
+from dblog.pipelines.checkpoints import inherit, newest, numbers, write_whole
 from dblog.sinks.s3a import s3a_settings
 from dblog.storage.object_storage import ObjectStorage, is_on_s3
 
@@ -33,10 +35,24 @@ class StreamFolder:
 
     def __init__(self, pipeline: Path | str, sink: str, objects: ObjectStorage) -> None:
         self.uri = f"{str(pipeline).rstrip('/')}/{sink}"
-        # without the scheme Spark would take a path for one of its default file system, which may be HDFS
-        self.checkpoint = f"{self.uri}/checkpoint" if "://" in self.uri else f"file://{self.uri}/checkpoint"
         self.spool = f"{self.uri}/spool"
         self._objects = objects
+
+    @property
+    def checkpoint(self) -> str:
+        """The URI of the checkpoint."""
+        # without the scheme Spark would take a path for one of its default file system, which may be HDFS
+        return f"{self.uri if '://' in self.uri else f'file://{self.uri}'}/{self._checkpoint}"
+
+    @cached_property
+    def _checkpoint(self) -> str:
+        with self._reached("read"):
+            return newest(*self._opened)[1]
+
+    def take_over(self, epoch: int) -> None:
+        """Use the checkpoint of the leader with this epoch from now on. It begins as a copy of the newest one."""
+        with self._reached("write"):
+            self._checkpoint = inherit(*self._opened, epoch)
 
     def spark_settings(self) -> dict[str, str]:
         """Settings that the Spark session needs to write the checkpoint. Raises ConfigError."""
@@ -68,12 +84,12 @@ class StreamFolder:
         has one source. A file that is incomplete (Spark was killed while it wrote the very first one) counts as not
         written.
         """
-        planned, committed = self.numbers("checkpoint/offsets"), self.numbers("checkpoint/commits")
+        planned, committed = (self.numbers(f"{self._checkpoint}/{each}") for each in ("offsets", "commits"))
         if not planned:
             return None
         number = max(committed, default=planned[0])
         try:
-            lines = (self.read(f"checkpoint/offsets/{number}") or "").splitlines()
+            lines = (self.read(f"{self._checkpoint}/offsets/{number}") or "").splitlines()
             found = Offset.from_json(json.loads(lines[2]))
         except (IndexError, ValueError):
             return None
@@ -83,8 +99,8 @@ class StreamFolder:
         """Remove the checkpoint if there is one."""
         with self._reached("write"):
             files, root = self._opened
-            if files.get_file_info(f"{root}/checkpoint").type != pafs.FileType.NotFound:
-                files.delete_dir(f"{root}/checkpoint")
+            if files.get_file_info(f"{root}/{self._checkpoint}").type != pafs.FileType.NotFound:
+                files.delete_dir(f"{root}/{self._checkpoint}")
 
     @cached_property
     def _opened(self) -> tuple[pafs.FileSystem, str]:
@@ -94,14 +110,7 @@ class StreamFolder:
         """Write a file of the folder. It is complete or not there. Raises ConfigError."""
         with self._reached("write"):
             files, root = self._opened
-            if is_on_s3(files):  # shows only whole files
-                with files.open_output_stream(f"{root}/{name}") as stream:
-                    stream.write(text.encode())
-                return
-            files.create_dir(f"{root}/{name}".rpartition("/")[0], recursive=True)
-            with files.open_output_stream(f"{root}/{name}.new") as stream:
-                stream.write(text.encode())
-            files.move(f"{root}/{name}.new", f"{root}/{name}")
+            write_whole(files, f"{root}/{name}", text.encode())
 
     def remove(self, name: str) -> None:
         """Remove a file of the folder, if it is there."""
@@ -123,8 +132,7 @@ class StreamFolder:
         """The files of a folder that have numbers as names."""
         with self._reached("read"):
             files, root = self._opened
-            found = files.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
-        return sorted(int(info.base_name) for info in found if info.base_name.isdecimal())
+            return numbers(files, f"{root}/{folder}")
 
     @contextmanager
     def _reached(self, doing: str) -> Iterator[None]:

@@ -194,6 +194,8 @@ class SinkContext:
     """The folder of the pipeline's file. Relative paths in settings start here."""
     objects: ObjectStorage = NO_SETTINGS
     """How to reach object storage: `[storage]` of the pipeline's file."""
+    epoch: int | None = None
+    """The epoch of the leader that writes; None for a pipeline without standbys."""
 
 
 class Sink(ABC):
@@ -233,6 +235,12 @@ class Sink(ABC):
 
     def check(self) -> None:
         """Check settings and target before the stream starts. Raises ConfigError, SinkError or SinkUnreachable."""
+        return
+
+    def fence(self) -> None:
+        """Refuse everything that leaders with an earlier epoch than `context.epoch` write from now on, if the target
+        can. Called when an instance becomes the leader, before the checkpoint is read. Raises SinkUnreachable, and
+        LeaseLost if the target knows a later epoch."""
         return
 
     def open(self, spark: SparkSession) -> None:

@@ -108,6 +108,10 @@ class Slots(Protocol):
         """Drop a slot that nobody reads, then its publication; whether there was one. Raises NotFound, SourceError."""
         ...
 
+    def end_reader(self, name: str) -> bool:
+        """End the session that reads a slot; whether there was one. Raises SourceError."""
+        ...
+
     def drop_sql(self, name: str) -> str:
         """The statement with which an administrator drops a slot."""
         ...

@@ -20,6 +20,7 @@ from dblog.core.value_rules import OPTION as VALUES
 from dblog.core.value_rules import ValueRules, read_rules
 from dblog.databases.families import Address, entry_of
 from dblog.errors import ConfigError
+from dblog.ha.lease_file import LeaseFile
 from dblog.planning.settings import StreamSettings
 from dblog.sources.base import Source
 from dblog.sources.family import Family, SourceOptions, digest, family_of
@@ -79,6 +80,13 @@ OPTIONS = (
         None,
         secret=True,
         computed="one file for each user",
+    ),
+    Setting(
+        "lease",
+        "the file with the deadline of the leader's lease; dblog run --standby sets it",
+        text("a path"),
+        None,
+        computed="no lease",
     ),
     Setting(
         "watermark",
@@ -217,6 +225,8 @@ class Options:
     pipeline: str
     state: str | None = field(repr=False)
     """Where the state store is: None for the default file, `off` for none."""
+    lease: LeaseFile | None
+    """The deadline of the leader's lease; None if the stream has no standby."""
     decimals: str
     values: ValueRules
     keys: PromisedKeys
@@ -289,6 +299,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         spool=options.read("spool") or _default_spool(address, slot),
         pipeline=options.read("pipeline") or slot,
         state=options.read("state"),
+        lease=None if options.read("lease") is None else LeaseFile(options.read("lease")),
         decimals=options.read("decimals"),
         values=read_rules(options.read("values"), family.default_schema(address)),
         keys=read_keys(options.read("keys"), family.default_schema(address)),

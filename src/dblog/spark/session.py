@@ -52,6 +52,13 @@ def jvm_ended(spark: SparkSession) -> bool:
         return False
 
 
+def kill_jvm(spark: SparkSession) -> None:
+    """Kill the session's JVM, unless spark-submit has started it."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+
+
 def session(app_name: str = "dblog", *, master: str | None = None, **settings: str) -> SparkSession:
     """A session tuned for change data capture, with the format `dblog` registered.
 

@@ -145,6 +145,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             tune_worker()
             options = self._options
+            if options.lease is not None:
+                options.lease.check()
+                options.lease.end_process()
             source, shape = options.source, _shape(options)
             if _spark_schema(shape.arrow) != self._schema:
                 raise SchemaChanged(
@@ -174,7 +177,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[tuple[Engine, Shape]]:
-        """Give the engine to the body. An error in the body is written to the state store."""
+        """Give the engine to the body, if the lease allows it. An error in the body is written to the state store."""
+        if self._options.lease is not None:
+            self._options.lease.check()
         engine, shape = self._started()
         try:
             yield engine, shape

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dblog.errors import StateError
-from dblog.ha.elector import Elector, clock, lease_key
+from dblog.ha.elector import Elector, lease_key
+from dblog.ha.lease_file import clock
 from dblog.state.sqlite import SQLiteStore
 from dblog.state.store import Document, Store, Value
 

@@ -11,7 +11,7 @@ import pytest
 from dblog.core.settings import Setting
 from dblog.pipelines.config import read_config
 from dblog.pipelines.executors import WARN_SECONDS
-from dblog.pipelines.file_settings import EVERY_SECONDS, PIPELINE, SINK, SOURCE, SPARK, TABLE
+from dblog.pipelines.file_settings import EVERY_SECONDS, HA, PIPELINE, SINK, SOURCE, SPARK, TABLE
 from dblog.pipelines.running import DRAIN_SECONDS
 from dblog.pipelines.sink_kinds import SINKS
 from dblog.sinks.route import MASKS
@@ -30,6 +30,7 @@ FILES = [text for page in (PAGE, README) for text in re.findall(r"```toml\n(.*?)
         ("[pipeline]", PIPELINE),
         ("[storage]", STORAGE),
         ("[spark]", SPARK),
+        ("[ha]", HA),
         ("[[table]]", TABLE),
         ("[[sink]]", SINK),
     ],

@@ -1,6 +1,6 @@
 """The ledger: the sink's own tables in the target, in their own schema.
 
-    batches         for each pipeline, its last delivered batch and the log position of it
+    batches         for each pipeline, its last delivered batch, the log position of it, and the epoch of its leader
     tables          for each written table, the types of its columns, when it was last emptied, whether the ledger has
                     deleted keys of it, and whether its first dump is being inserted
     writers         which pipelines write which tables
@@ -8,7 +8,8 @@
     staged_...      rows of a batch that is being written
     few_...         for one table, the same for a few rows, if the server needs it: empty outside of a transaction
 
-A batch's rows and its number are written in one transaction. "When" is an order: `(_lsn, _seq)`.
+A batch's rows and its number are written in one transaction. It first locks the pipeline's row and reads the epoch: a
+leader that finds a later epoch than its own writes nothing. "When" is an order: `(_lsn, _seq)`.
 
 The column `filling` of `tables` has `OPEN` from the creation of a table on, as long as rows of dumps may be inserted
 directly; a token while an attempt at a batch inserts some; and nothing when that is over. The token is removed by the
@@ -23,8 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dblog.core.schema import TableName
+from dblog.errors import LeaseLost
 from dblog.sinks.sql.target import ORDER, Session, Statement, Target
 
+EPOCH = "bigint not null default 0"
 OPEN = "open"
 """The value of `filling` when rows may be inserted directly, and no task does."""
 
@@ -45,8 +48,12 @@ class Known:
 class Ledger:
     """The ledger of one pipeline."""
 
-    def __init__(self, target: Target, schema: str, pipeline: str) -> None:
+    def __init__(self, target: Target, schema: str, pipeline: str, epoch: int | None = None) -> None:
+        """`epoch` is that of the leader; None for a pipeline without standbys."""
         self._target = target
+        self._epoch = epoch
+        self.claim = f"dblog sink {_short(pipeline)}"
+        """The name that marks the leader's session."""
         self._schema = schema
         self._pipeline = target.literal(pipeline)
         self._mark = f"staged_{_short(pipeline)}_"
@@ -68,7 +75,7 @@ class Ledger:
         added = {"filling": f"{text} not null default ''", "remembers": "boolean not null default true"}
         tables = {
             "batches": f"pipeline {text} not null primary key, batch bigint not null, position bigint not null, "
-            f"taken_at {self._target.moment} not null",
+            f"taken_at {self._target.moment} not null, epoch {EPOCH}",
             "tables": f"id {text} not null primary key, table_schema {text} not null, table_name {text} not null, "
             f"types {self._target.any_text} not null, lsn bigint not null, seq int not null, "
             + ", ".join(f"{name} {kind}" for name, kind in added.items()),
@@ -78,17 +85,26 @@ class Ledger:
         for name, columns in tables.items():
             if TableName(self._schema, name) not in there:
                 session.run(f"create table {self.name(name)} ({columns}){options}", f"creating the table {name!r}")
-        found = there.get(TableName(self._schema, "tables"))
-        if found is not None:  # a ledger of an older version
-            for name, kind in added.items():
-                if name not in found.types:
-                    session.run(f"alter table {self.name('tables')} add column {name} {kind}", "altering the ledger")
+        for table, later in (("tables", added), ("batches", {"epoch": EPOCH})):
+            found = there.get(TableName(self._schema, table))
+            for name, kind in later.items():
+                if found is not None and name not in found.types:  # a ledger of an older version
+                    session.run(f"alter table {self.name(table)} add column {name} {kind}", "altering the ledger")
 
     def enter_pipeline(self, session: Session) -> None:
         """Add the pipeline at position 0: until its first batch it may bring states from any position on."""
         if self._record(session) is None:
-            values = f"{self._pipeline}, -1, 0, current_timestamp"
-            session.run(f"insert into {self.name('batches')} values ({values})", "entering the pipeline")
+            names, values = "pipeline, batch, position, taken_at", f"{self._pipeline}, -1, 0, current_timestamp"
+            session.run(f"insert into {self.name('batches')} ({names}) values ({values})", "entering the pipeline")
+
+    def fence(self, session: Session) -> None:
+        """Refuse all leaders with an earlier epoch from now on. A transaction of such a leader has ended before, or
+        finds the new epoch. Raises LeaseLost if there is a later one."""
+        if self._epoch is None:
+            return
+        where = f"pipeline = {self._pipeline} and epoch < {self._epoch}"
+        session.run(f"update {self.name('batches')} set epoch = {self._epoch} where {where}", "writing the epoch")
+        self._record(session)
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -100,8 +116,16 @@ class Ledger:
 
     def _record(self, session: Session, lock: str = "") -> tuple[int, int] | None:
         where = f"from {self.name('batches')} where pipeline = {self._pipeline}"
-        found = session.run(f"select batch, position {where}{lock}", "asking for the last batch")
-        return (int(found[0][0]), int(found[0][1])) if found else None
+        found = session.run(f"select batch, position, epoch {where}{lock}", "asking for the last batch")
+        if not found:
+            return None
+        batch, position, epoch = map(int, found[0])
+        if self._epoch is not None and epoch > self._epoch:
+            raise LeaseLost(
+                f"the target has the epoch {epoch} of a later leader, and this instance has {self._epoch}",
+                hint="start it again, as a supervisor does: it becomes a standby",
+            )
+        return batch, position
 
     def record(self, session: Session, batch: int, position: int) -> None:
         self.enter_pipeline(session)  # an operator may have removed it
@@ -195,9 +219,13 @@ class Ledger:
             return set()
         entries, writers = self.name("tables"), self.name("writers")
         others = f"select 1 from {writers} as w where w.id = {entries}.id and w.pipeline <> {self._pipeline}"
+        fenced = (
+            f"select 1 from {self.name('batches')} where pipeline = {self._pipeline} and epoch > {self._epoch or 0}"
+        )
         session.run(
             f"update {entries} set filling = '{token}' where id in ({_listed(tables)}) and filling <> '' "
-            f"and not remembers and lsn = -1 and not exists ({others})",
+            f"and not remembers and lsn = -1 and not exists ({others})"
+            + ("" if self._epoch is None else f" and not exists ({fenced})"),
             "writing the ledger",
         )
         return {table for (table,) in session.run(f"select id from {entries} where filling = '{token}'")}

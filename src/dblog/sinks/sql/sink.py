@@ -67,7 +67,7 @@ class SqlSink(Sink):
         super().__init__(given, context)
         self._soft = given["deletes"] == "soft"
         self._target = target_of(given["url"])
-        self._ledger = Ledger(self._target, given["records"], context.pipeline)
+        self._ledger = Ledger(self._target, given["records"], context.pipeline, context.epoch)
         self._tables = TargetTables(
             self._target, self._ledger, schema=given["schema"], mode=given["schema_changes"], soft=self._soft
         )
@@ -87,6 +87,9 @@ class SqlSink(Sink):
             self._make(session)
         finally:
             session.close()
+
+    def fence(self) -> None:
+        self._connected()
 
     def open(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -131,9 +134,16 @@ class SqlSink(Sink):
     def _connected(self) -> Session:
         if self._session is None:
             session = self._target.connect()
-            self._make(session)
-            self._ledger.enter_pipeline(session)
-            self._ledger.sweep(session)
+            try:
+                if self.context.epoch is not None:
+                    self._target.claim(session, self._ledger.claim)
+                self._make(session)
+                self._ledger.enter_pipeline(session)
+                self._ledger.fence(session)
+                self._ledger.sweep(session)
+            except BaseException:
+                session.close()
+                raise
             self._session = session
         return self._session
 

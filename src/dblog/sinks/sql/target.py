@@ -172,6 +172,11 @@ class Target(ABC):
         return kind
 
     @abstractmethod
+    def claim(self, session: Session, name: str) -> None:
+        """End the session that has claimed this name, and claim it for this one. A leader that was stopped inside of a
+        transaction would keep its locks until it wakes up."""
+
+    @abstractmethod
     def alone(self, session: Session) -> AbstractContextManager[None]:
         """Hold the lock under which all sinks change table definitions."""
 

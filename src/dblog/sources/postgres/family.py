@@ -154,6 +154,11 @@ class _Slots:
 
         return drop_slot(self._connection, name, publication)
 
+    def end_reader(self, name: str) -> bool:
+        from dblog.sources.postgres.slots import end_reader
+
+        return end_reader(self._connection, name)
+
     def drop_sql(self, name: str) -> str:
         return f"select pg_drop_replication_slot('{name}')"
 

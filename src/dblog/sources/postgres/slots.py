@@ -52,6 +52,12 @@ where pubname like %s and pg_has_role(pubowner, 'USAGE') and pg_try_advisory_loc
 """
 
 
+_END_READER = """
+select pg_catalog.pg_terminate_backend(active_pid) from pg_catalog.pg_replication_slots
+where slot_name = any (%s) and database = current_database() and active_pid is not null
+"""
+
+
 def read_slots(connection: Connection) -> list[Slot]:
     """All logical replication slots of this database."""
     with translating("listing the replication slots"), connection.cursor() as cursor:
@@ -76,6 +82,14 @@ def drop_slot(connection: Connection, name: str, publication: str) -> bool:
         with translating(f"dropping replication slot {name!r}"):
             cursor.execute("select pg_drop_replication_slot(%s)", (name,))
         return _drop_publication(cursor, publication)
+
+
+def end_reader(connection: Connection, name: str) -> bool:
+    """End the sessions that read a slot or a copy of it. Returns whether there were any. A user may end sessions of
+    its own; those of another user need the role `pg_signal_backend`."""
+    with translating(f"ending the session that reads replication slot {name!r}"), connection.cursor() as cursor:
+        cursor.execute(_END_READER, ([name, *copy_names(name)],))
+        return bool(cursor.fetchall())
 
 
 def check_publication(connection: Connection, name: str) -> None:

@@ -162,6 +162,15 @@ class MySQLTarget(Target):
     def staged_type(self, kind: str) -> str:
         return kind[: kind.rindex(")")] + ",'')" + kind[kind.rindex(")") + 1 :] if lacks_blank(kind) else kind
 
+    def claim(self, session: Session, name: str) -> None:
+        lock, doing = self.literal(name), "ending the session of an earlier leader"
+        [(holder,)] = session.run(f"select is_used_lock({lock})", doing)
+        if holder is not None:
+            with suppress(SinkError):  # it has ended by itself
+                session.run(f"kill {int(holder)}", doing)
+        if session.run(f"select get_lock({lock}, {_WAIT_SECONDS})", doing) != [(1,)]:
+            raise SinkUnreachable("the session of an earlier leader still holds its lock")
+
     @contextmanager
     def alone(self, session: Session) -> Iterator[None]:
         if session.run(f"select get_lock('{_LOCK}', {_WAIT_SECONDS})") != [(1,)]:

@@ -160,6 +160,14 @@ class PostgresTarget(Target):
     def alter(self, column: str, kind: str, *, key: bool) -> str:
         return f"alter column {identifier(column)} type {kind} using {identifier(column)}::{kind}"
 
+    def claim(self, session: Session, name: str) -> None:
+        session.run(
+            "select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity where application_name = "
+            f"{literal(name)} and datname = current_database() and usename = current_user and pid <> pg_backend_pid()",
+            "ending the session of an earlier leader",
+        )
+        session.run(f"set application_name = {literal(name)}")
+
     @contextmanager
     def alone(self, session: Session) -> Iterator[None]:
         session.run(f"select pg_advisory_lock({_LOCK})")
