@@ -67,7 +67,7 @@ class Stream:
             **config.source,
             **({} if sink.values is None else {"values": sink.values}),
             **_batch_times(config),
-            **cascade_option(config.source, [s.maker for s in config.sinks]),
+            **cascade_option(config.source, {s.name: s.maker(s.settings, context).cascades for s in config.sinks}),
             "slot": config.slot or self.name,
             "pipeline": self.name,
             "spool": f"{config.spool}/{sink.name}" if config.spool else self.folder.spool,
