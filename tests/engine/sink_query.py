@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from dblog.capture.spool import Spool
 from dblog.pipelines.delivery import batch_of
-from dblog.sinks.base import Batch, Sink, SinkContext
+from dblog.sinks.base import DELIVERED, Batch, Sink, SinkContext
 from dblog.sinks.route import Route
 from dblog.sinks.sql.sink import SqlSink
 from dblog.spark.ranges import ranges_of
@@ -49,7 +49,8 @@ class SinkQuery(Query):
         self.between()
         with RangeFiles(spool) as files:
             spark = cast(Any, None)  # rows that tasks can read need no DataFrame
-            ranges = ranges_of(spark, files, work, before=False, tasks=2, schemas=self._schemas)
+            events = self.sink.cascades == DELIVERED
+            ranges = ranges_of(spark, files, work, before=False, tasks=2, schemas=self._schemas, cascades=events)
             batch = batch_of(self.done, ranges, work, spool, self.routes, before=False)
             if batch.tables:
                 self.sink.write(batch)

@@ -73,7 +73,11 @@ DELIVERED_FIELDS: tuple[pa.Field, ...] = (
 BEFORE = "_before"
 """The old row as a struct of the table's columns, after the table's columns; only if the stream has old rows."""
 
-RESERVED = frozenset({"_op", BEFORE, *(field.name for field in DELIVERED_FIELDS)})
+CASCADE = "_cascade"
+"""What a foreign key did, as JSON (`work.cascade_text`); only if the stream delivers cascade events as rows. It is null
+in other rows."""
+
+RESERVED = frozenset({"_op", BEFORE, CASCADE, *(field.name for field in DELIVERED_FIELDS)})
 """Names that no column of a table may have."""
 WHOLE = "_whole"
 """One more reserved name, used by pipelines that reduce a batch to one row per key (`sinks/net_effect.py`)."""

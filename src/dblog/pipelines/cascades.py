@@ -1,4 +1,4 @@
-"""What foreign keys did in a batch without a record in the log, for a sink that applies it (`core.cascades`)."""
+"""What foreign keys did in a batch without a record in the log (`core.cascades`), for the sinks of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ from dblog.capture.spool import Spool
 from dblog.core.cascades import Rules, from_text
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConfigError
-from dblog.sinks.base import Sink, TableBatch, TableCascades
+from dblog.sinks.base import APPLIED, UNKNOWN, TableBatch, TableCascades
 from dblog.sinks.route import Route
 from dblog.spark.ranges import TableRange
 from dblog.work.rows import Typed
 from dblog.work.table_rows import TableRows
 
 
-def cascade_option(source: Mapping[str, str], sinks: Sequence[type[Sink]]) -> dict[str, str]:
-    """The option `cascades`, unless it is set: follow if every sink of the pipeline can apply them. Raises ConfigError
-    if it is set to follow and a sink cannot."""
-    able = all(sink.applies_cascades for sink in sinks)
+def cascade_option(source: Mapping[str, str], sinks: Mapping[str, str]) -> dict[str, str]:
+    """The option `cascades`, unless it is set: follow if every sink of the pipeline applies them. `sinks` has, by the
+    name of each, what it does with cascades (`Sink.cascades`). Raises ConfigError if the option is follow and a sink
+    cannot do it.
+
+    A sink that only passes events on does not follow unless it is told to: a reader that does not know these events
+    would keep rows that the source does not have."""
     given = next((value for name, value in source.items() if name.lower() == "cascades"), None)
-    if given == "follow" and not able:
+    unable = [name for name, does in sinks.items() if does == UNKNOWN]
+    if given == "follow" and unable:
         raise ConfigError(
-            "source.cascades is follow, but not every sink can apply what foreign keys change without the log",
-            hint="leave it out, which leaves such tables out; or give the other sinks a pipeline of their own",
+            f"source.cascades is follow, but the sink {unable[0]!r} can neither apply nor deliver what foreign keys "
+            "change without the log",
+            hint="leave it out, which leaves such tables out; or give the sink a pipeline of its own; a lake needs the "
+            "native writer, and the mode current or history",
         )
+    able = all(does == APPLIED for does in sinks.values())
     return {} if given is not None else {"cascades": "follow" if able else "skip"}
 
 
@@ -54,6 +61,20 @@ def check_cascade_routes(rules: Rules, routes: Sequence[Route]) -> None:
             f"the route {route.pattern.text!r}: {what}",
             hint="change the route, or set cascades to skip, which leaves such tables out",
         )
+
+
+def check_event_routes(ranges: Sequence[TableRange], routes: Sequence[Route]) -> None:
+    """Raise ConfigError if cascade events show columns that a route changes or leaves out."""
+    for key in (rules.first for found in ranges for rules in found.rules):
+        for table, columns in ((key.child, key.columns), (key.parent, key.referenced)):
+            route = next((r for r in routes if r.pattern.matches(table)), None)
+            if route is not None and (touched := {*route.exclude, *route.mask, *route.rename}.intersection(columns)):
+                raise ConfigError(
+                    f"the foreign key {key.name} has changed rows of {key.child} without a record in the log, and the "
+                    f"event would show the columns {sorted(touched)} of {table}, which the route "
+                    f"{route.pattern.text!r} changes or leaves out",
+                    hint="change the route, or set cascades to skip, which leaves such tables out",
+                )
 
 
 def _keys(rules: Rules) -> Mapping[TableName, TableSchema]:

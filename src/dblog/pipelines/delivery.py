@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblog.capture.spool import Spool
 from dblog.errors import SinkUnreachable, TargetRefused
-from dblog.pipelines.cascades import cascades_of, unchanged_tables
+from dblog.pipelines.cascades import cascades_of, check_event_routes, unchanged_tables
 from dblog.pipelines.quarantine import Quarantine
 from dblog.pipelines.refusals import Refusals
-from dblog.sinks.base import Batch, Sink, TableBatch
+from dblog.sinks.base import DELIVERED, Batch, Sink, TableBatch
 from dblog.sinks.route import Route
 from dblog.sinks.routed import routed
 from dblog.spark.failure import plain
@@ -65,6 +65,8 @@ class Delivery:
         self._spool = read.open_spool()
         self._before = read.settings.before
         self._tasks = read.settings.parallelism
+        self._events = sink.cascades == DELIVERED and options.get("cascades") == "follow"
+        """Whether cascade events are rows."""
         self._schemas = Schemas()
         self._stopped = threading.Event()
         self.rows: dict[int, int] = {}
@@ -102,7 +104,15 @@ class Delivery:
         return _Beside(lambda: run_selects(self._spark, self._spool, self._options, work, tasks=self._tasks))
 
     def _batch(self, number: int, files: RangeFiles, work: Sequence[Work]) -> Batch:
-        ranges = ranges_of(self._spark, files, work, before=self._before, tasks=self._tasks, schemas=self._schemas)
+        ranges = ranges_of(
+            self._spark,
+            files,
+            work,
+            before=self._before,
+            tasks=self._tasks,
+            schemas=self._schemas,
+            cascades=self._events,
+        )
         return batch_of(number, ranges, work, self._spool, self._routes, before=self._before)
 
     def _write(self, batch: Batch, begins: int) -> Batch:
@@ -141,6 +151,7 @@ def batch_of(
 ) -> Batch:
     """The batch that a sink gets, after its routes."""
     position = max((w.window.end for w in work if isinstance(w, (Log, Emit))), default=0)
+    check_event_routes(ranges, routes)
     tables = [_table(r) for r in ranges if not r.schema.cascade]
     cascades = cascades_of(ranges, routes)
     tables += unchanged_tables(spool, cascades, {t.source for t in tables}, before=before)
@@ -149,7 +160,14 @@ def batch_of(
 
 def _table(found: TableRange) -> TableBatch:
     return TableBatch(
-        found.schema.table, found.schema, found.changes, found.rows, found.truncated, found.incomplete, found.arrow
+        found.schema.table,
+        found.schema,
+        found.changes,
+        found.rows,
+        found.truncated,
+        found.incomplete,
+        found.arrow,
+        found.cascades,
     )
 
 

@@ -7,6 +7,7 @@ from dblog.pipelines.cascades import cascade_option
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.secrets import Secret
 from dblog.pipelines.stream_folder import StreamFolder
+from dblog.sinks.base import SinkContext
 
 
 def stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:
@@ -18,14 +19,16 @@ def stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:
 
 
 def stream_options(
-    config: Config, sink: SinkConfig, name: str, folder: StreamFolder, *, before: bool, term: Term | None
+    config: Config, sink: SinkConfig, folder: StreamFolder, context: SinkContext, *, before: bool, term: Term | None
 ) -> dict[str, str]:
-    """The options of a stream of this name. `before`: whether the sink needs the old rows of changes."""
+    """The options of the stream of a context. `before`: whether the sink needs the old rows of changes."""
+    name = context.pipeline
+    cascades = {each.name: each.maker(each.settings, context).cascades for each in config.sinks}
     return {
         **config.source,
         **{n: v for n, v in (("values", sink.values), ("keys", sink.keys)) if v is not None},
         **_batch_times(config),
-        **cascade_option(config.source, [s.maker for s in config.sinks]),
+        **cascade_option(config.source, cascades),
         "slot": config.slot or name,
         "pipeline": name,
         "spool": f"{config.spool}/{sink.name}" if config.spool else folder.spool,

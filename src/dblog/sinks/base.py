@@ -31,6 +31,8 @@ from dblog.storage.object_storage import NO_SETTINGS, ObjectStorage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+APPLIED, DELIVERED, UNKNOWN = "applied", "delivered", "unknown"
+"""What a sink does with cascades: it changes the rows that it has, it passes events on, or it cannot be used."""
 AT_ONCE = 4
 """How many tables `Batch.each` writes at the same time."""
 
@@ -94,6 +96,9 @@ class TableBatch:
     """Whether rows may name columns in `_unchanged`. The sink leaves these columns as they are in the target."""
     arrow: ArrowRows | None = field(init=False)
     """The same rows for a task to read. None if only Spark can make them, because of a route."""
+    cascades: bool = field(init=False)
+    """Whether rows have the column `_cascade`, for a sink whose `cascades` are `DELIVERED`. Then `changes` may have
+    events of the kind `cascade`, and begins with the rows of dumps that these events are about."""
 
     def __init__(
         self,
@@ -104,9 +109,10 @@ class TableBatch:
         truncated: tuple[int, int] | None,
         incomplete: bool,
         arrow: ArrowRows | None = None,
+        cascades: bool = False,
     ) -> None:
         self.source, self.schema = source, schema
-        self.truncated, self.incomplete, self.arrow = truncated, incomplete, arrow
+        self.truncated, self.incomplete, self.arrow, self.cascades = truncated, incomplete, arrow, cascades
         self._frames = {"changes": changes, "rows": rows}
 
     def __getattr__(self, name: str) -> DataFrame | None:
@@ -142,6 +148,7 @@ class TableBatch:
             self.truncated,
             self.incomplete,
             arrow,
+            self.cascades,
         )
 
 
@@ -167,8 +174,8 @@ class Batch:
     tables: tuple[TableBatch, ...]
     """With `cascades`, the tables that they may change are all here, some of them without rows."""
     cascades: tuple[TableCascades, ...] = ()
-    """What foreign keys did without a record in the log. Only for a sink that `applies_cascades`. The order of these
-    events, of changes and of rows of dumps is `(_lsn, _seq)`."""
+    """What foreign keys did without a record in the log. Only for a sink whose `cascades` are `APPLIED`. The order of
+    these events, of changes and of rows of dumps is `(_lsn, _seq)`."""
 
     def each(self, write: Callable[[TableBatch], None]) -> None:
         """Write the tables, `AT_ONCE` of them at the same time. Raises the first error."""
@@ -201,14 +208,18 @@ class SinkContext:
 class Sink(ABC):
     """One kind of output. The object is made before Spark starts and is used on the driver only."""
 
-    applies_cascades: ClassVar[bool] = False
-    """Whether the sink applies `Batch.cascades`."""
     settings: ClassVar[tuple[Setting, ...]] = ()
     """The settings of a `[[sink]]` of this type. `given` has a value for each of them."""
 
     def __init__(self, given: Mapping[str, Any], context: SinkContext) -> None:
         self.given = given
         self.context = context
+
+    @property
+    def cascades(self) -> str:
+        """What the sink does with cascades: `APPLIED` if it applies `Batch.cascades`, `DELIVERED` if it passes on the
+        events among the changes of tables, else `UNKNOWN`."""
+        return UNKNOWN
 
     @property
     def before(self) -> bool:

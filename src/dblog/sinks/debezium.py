@@ -23,12 +23,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, RAW
+from dblog.core.event import BEFORE, CASCADE, RAW
 from dblog.core.schema import Column, TableSchema
-from dblog.sinks.formats import event_columns, images_of, metadata
+from dblog.sinks.formats import event_columns, event_keys, images_of, metadata
 from dblog.work.json_text import join_members, json_text
 
-_LETTERS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
+_LETTERS = {"create": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t", "cascade": "x"}
+"""Debezium has no events of the kind `cascade`: its letters are others."""
 _UNAVAILABLE = "__debezium_unavailable_value"
 
 
@@ -65,7 +66,9 @@ class Debezium:
             "op": json_text(pa.array(_LETTERS.values()).take(pc.index_in(told["_op"], pa.array(_LETTERS)))),
             "ts_ms": time,
         }
-        return event_columns(images.column("key"), join_members(list(value), list(value.values())))
+        if CASCADE in told:
+            value["cascade"] = told[CASCADE]
+        return event_columns(event_keys(images.column("key"), told), join_members(list(value), list(value.values())))
 
 
 def _spelled(rows: pa.RecordBatch, schema: TableSchema) -> tuple[pa.RecordBatch, TableSchema]:

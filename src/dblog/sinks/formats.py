@@ -13,6 +13,7 @@ left out.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, CHANGE_FIELDS, RAW, op_names
+from dblog.core.event import BEFORE, CASCADE, CHANGE_FIELDS, RAW, op_names
 from dblog.core.schema import TableSchema
 from dblog.core.settings import Setting, flag, text
 from dblog.errors import SinkError
@@ -76,10 +77,21 @@ def envelope(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
     images, told = images_of(rows, schema), metadata(rows, schema)
     # The schema version is the row's, not that of the table in the target.
     columns = {name: told.get(name, images.column(name)) for name in images.schema.names}
-    objects = ("key", "before", "after", RAW)
+    if CASCADE in told:
+        columns[CASCADE] = told[CASCADE]
+    objects = ("key", "before", "after", RAW, CASCADE)
     members = [column if name in objects else json_text(column) for name, column in columns.items()]
     names = ["schema_version" if name == "_schema" else name.removeprefix("_") for name in columns]
-    return event_columns(images.column("key"), join_members(names, members))
+    return event_columns(event_keys(images.column("key"), told), join_members(names, members))
+
+
+def event_keys(keys: pa.StringArray, told: dict[str, pa.Array]) -> pa.StringArray:
+    """The keys of events. That of a cascade is its own: no other event has it, so that Kafka never compacts it."""
+    if CASCADE not in told or told[CASCADE].null_count == len(told[CASCADE]):
+        return keys
+    names = [None if text is None else json.loads(text)["foreign_key"] for text in told[CASCADE].to_pylist()]
+    own = {"cascade": pa.array(names, pa.string()), "lsn": told["_lsn"], "seq": told["_seq"]}
+    return pc.if_else(pc.is_valid(told[CASCADE]), join_members(list(own), list(map(json_text, own.values()))), keys)
 
 
 def event_columns(key: pa.StringArray, value: pa.StringArray) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from dblog.core.schema import TableName
 from dblog.core.settings import Setting, mapping, number, text
 from dblog.errors import SinkError
 from dblog.sinks.api import Api
-from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
+from dblog.sinks.base import DELIVERED, Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, events_of, formatter
 from dblog.sinks.partition_work import each_part
@@ -59,6 +59,10 @@ class HttpSink(Sink):
         self._api = Api(given["url"], given["headers"], given["timeout"], given["retries"])
         self._letters = Folder.of(given["dead_letter"], context) if given["dead_letter"] else None
         self._spark: SparkSession | None = None
+
+    @property
+    def cascades(self) -> str:
+        return DELIVERED
 
     @property
     def before(self) -> bool:

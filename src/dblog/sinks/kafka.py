@@ -6,6 +6,7 @@ retries. A batch that comes again is written again: at least once, in order, and
     a delete      its event, then a tombstone (the same key without a value), so that compaction removes the row
     a truncate    one event in every partition, so that it is in order with the other events there; its key has no
                   columns, because compacted topics refuse events without a key
+    a cascade     one event in every partition too, with a key of its own
     dump rows     written in parallel: none of their keys is in the changes of the batch
 """
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dblog.core.schema import TableName
 from dblog.core.settings import Setting, flag, mapping, number, text
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
+from dblog.sinks.base import DELIVERED, Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.formats import FORMAT, OLD_ROWS, events, formatter
 from dblog.sinks.kafka_topics import Topics, failure
 from dblog.sinks.packages import PACKAGE, check_loaded, package_of
@@ -72,6 +73,10 @@ class KafkaSink(Sink):
         self._options = {**PATIENCE, **given["options"], **ORDER, "bootstrap.servers": given["servers"]}
         self._owners: dict[str, TableName] = {}
         self._known: set[str] = set()
+
+    @property
+    def cascades(self) -> str:
+        return DELIVERED
 
     @property
     def before(self) -> bool:
@@ -146,7 +151,9 @@ class KafkaSink(Sink):
 
         made = events(table, frame, self._form)
         name = table.schema.table
+        place = f.to_json(f.struct(f.col("_lsn").alias("lsn"), f.col("_seq").alias("seq")))
         key, emptied = f.col("key"), f.when(f.col("_op") == "truncate", f.lit("{}"))
+        emptied = emptied.when(f.col("_op") == "cascade", place)  # a user's formatter may give it no key
         if not self._shared:
             return made.withColumn("key", f.coalesce(key, emptied))
         beginning = f'{{"schema":{json.dumps(name.schema)},"table":{json.dumps(name.name)},"key":'
@@ -162,7 +169,7 @@ class KafkaSink(Sink):
 
         once = f.array(written(f.lit(None), f.col("value")))
         everywhere = f.transform(f.sequence(f.lit(0), f.lit(partitions - 1)), lambda n: written(n, f.col("value")))
-        copies = f.when(f.col("_op") == "truncate", everywhere)
+        copies = f.when(f.col("_op").isin("truncate", "cascade"), everywhere)
         if self.given["tombstones"]:
             tombstone = f.array(written(f.lit(None), f.lit(None)))
             buried = (f.col("_op") == "delete") & f.col("value").isNotNull()
@@ -184,11 +191,11 @@ class KafkaSink(Sink):
         return name
 
     def _partitions(self, found: Mapping[str, Sequence[TableBatch]]) -> dict[str, int]:
-        """The number of partitions of each topic with a truncate. Creates missing topics."""
+        """The number of partitions of each topic that may get a truncate or a cascade. Creates missing topics."""
         if new := found.keys() - self._known:
             self._topics.create(new, self.given["partitions"], self.given["topic_options"])
             self._known |= new
-        emptied = [name for name, tables in found.items() if any(t.truncated for t in tables)]
+        emptied = [name for name, tables in found.items() if any(t.truncated or t.cascades for t in tables)]
         return self._topics.partitions(emptied) if emptied else {}
 
     def _reach(self) -> None:
@@ -207,7 +214,9 @@ def _in_order(changes: Sequence[DataFrame]) -> DataFrame:
     """The events in order, as one partition. The events of a single table are in order already."""
     if len(changes) == 1:
         return changes[0].coalesce(1)
-    return reduce(lambda a, b: a.union(b), changes).repartition(1).sortWithinPartitions("_lsn", "_seq")
+    from pyspark.sql.functions import desc  # a cascade has the order of its parent's change, and comes after it
+
+    return reduce(lambda a, b: a.union(b), changes).repartition(1).sortWithinPartitions("_lsn", "_seq", desc("_op"))
 
 
 def _check_pattern(topic: str) -> None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError
-from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
+from dblog.sinks.base import DELIVERED, Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import FORMAT, OLD_ROWS, Formatter, events, events_of, formatter
 from dblog.sinks.partition_work import each_part
@@ -50,6 +50,10 @@ class NdjsonSink(Sink):
         self._folder = Folder.of(given["path"], context)
         self._clean = False
         self._spark: SparkSession | None = None
+
+    @property
+    def cascades(self) -> str:
+        return DELIVERED
 
     @property
     def before(self) -> bool:
@@ -156,6 +160,10 @@ class StdoutSink(Sink):
     settings = (FORMAT, OLD_ROWS)
 
     @property
+    def cascades(self) -> str:
+        return DELIVERED
+
+    @property
     def before(self) -> bool:
         return bool(self.given["before"])
 
@@ -177,15 +185,16 @@ class StdoutSink(Sink):
         if not made:
             return
         found = pa.Table.from_batches(made)
+        # A cascade has the order of its parent's change, and comes after it.
         if len(batch.tables) > 1:
-            found = found.sort_by([("_lsn", "ascending"), ("_seq", "ascending")])
+            found = found.sort_by([("_lsn", "ascending"), ("_seq", "ascending"), ("_op", "descending")])
         for some in found.combine_chunks().to_batches():
             yield lines(some).to_pybytes()
 
     def _texts_of_spark(self, batch: Batch, form: Formatter) -> Iterator[bytes]:
         frame = reduce(lambda a, b: a.union(b), [whole(table, form) for table in batch.tables])
         if len(batch.tables) > 1:
-            frame = frame.orderBy("_lsn", "_seq")
+            frame = frame.orderBy("_lsn", "_seq", frame["_op"].desc())
         # One value per Arrow batch, so that the driver holds only a part of the batch at a time.
         for row in frame.mapInArrow(_texts, "text binary").toLocalIterator():
             yield bytes(row.text)

@@ -27,7 +27,8 @@ def net(table: TableBatch) -> DataFrame | None:
     It has the table's columns, `_op`, `_lsn`, `_seq`, `_unchanged`, `_raw_values` and `_whole`. `_whole` is true if the
     row was created in this batch: then the target's old values of the key do not count, and a column in `_unchanged` is
     null.
-    Changes before the last truncate are left out: the sink empties the table first (`TableBatch.truncated`).
+    Changes before the last truncate are left out: the sink empties the table first (`TableBatch.truncated`). Cascade
+    events are left out too: a sink that gets them applies them to its rows in the order of the log.
     """
     parts = [part for part in (_net_changes(table), _dump_rows(table)) if part is not None]
     return reduce(lambda a, b: a.unionByName(b), parts) if parts else None
@@ -64,7 +65,7 @@ def _net_changes(table: TableBatch) -> DataFrame | None:
 
     if table.changes is None:
         return None
-    changes = with_raw(table.changes).where(f.col("_op") != "truncate")
+    changes = with_raw(table.changes).where(~f.col("_op").isin("truncate", "cascade"))
     if table.truncated is not None:
         lsn, seq = table.truncated
         changes = changes.where((f.col("_lsn") > lsn) | ((f.col("_lsn") == lsn) & (f.col("_seq") > seq)))

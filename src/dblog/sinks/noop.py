@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog.sinks.base import Batch, Sink, TableBatch
+from dblog.sinks.base import DELIVERED, Batch, Sink, TableBatch
 from dblog.sinks.table_parts import Part, parts_of, weights_of
 from dblog.sinks.task_job import run_in_tasks
 
@@ -17,6 +17,10 @@ class NoopSink(Sink):
     """Reads and discards every row. It has no settings."""
 
     _spark: SparkSession | None = None
+
+    @property
+    def cascades(self) -> str:
+        return DELIVERED
 
     def open(self, spark: SparkSession) -> None:
         self._spark = spark

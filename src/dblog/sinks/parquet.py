@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dblog.core.schema import TableName, TableSchema
+from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, text
 from dblog.errors import SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
+from dblog.sinks.base import DELIVERED, Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.folder import Folder, folder_name
 from dblog.sinks.formats import OLD_ROWS
 from dblog.sinks.parquet_files import ArrowFiles, WriteParquet, file_schema, publish
@@ -90,6 +90,10 @@ class ParquetSink(Sink):
         self._in_place = has_no_rename(self._folder)
         self._columns: dict[str, dict[str, str]] = {}
         self._known_types: dict[TableName, tuple[str, pa.Schema, StructType]] = {}
+
+    @property
+    def cascades(self) -> str:
+        return DELIVERED
 
     @property
     def before(self) -> bool:
@@ -189,7 +193,7 @@ class ParquetSink(Sink):
 
     def _fit_arrow(self, one: _Open) -> None:
         """Choose the columns of the table's files, unless Spark is needed to make values of them."""
-        arrow, kind = self._types(one.table.schema)
+        arrow, kind = self._types(one.table)
         given = {field.name: field.dataType.simpleString() for field in kind}
         names, nulls = self._fitting(one, given)
         if nulls:
@@ -199,13 +203,14 @@ class ParquetSink(Sink):
         facts = {"org.apache.spark.version": self._version, "org.apache.spark.sql.parquet.row.metadata": chosen.json()}
         one.arrow = file_schema(pa.schema([arrow.field(name) for name in names]), facts)
 
-    def _types(self, schema: TableSchema) -> tuple[pa.Schema, StructType]:
+    def _types(self, table: TableBatch) -> tuple[pa.Schema, StructType]:
         """The columns of a table's rows, in the types of Arrow and of Spark."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        schema = table.schema
         known = self._known_types.get(schema.table)
         if known is None or known[0] != schema.version:
-            arrow = Typed(schema, self.before).arrow
+            arrow = Typed(schema, self.before, table.cascades).arrow
             known = schema.version, arrow, from_arrow_schema(arrow, prefer_timestamp_ntz=True)
             self._known_types[schema.table] = known
         return known[1:]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dblog.core.settings import Kind, Setting, choice, text
 from dblog.errors import ConfigError, DBLogError, SinkError
-from dblog.sinks.base import Batch, Sink, SinkContext
+from dblog.sinks.base import DELIVERED, Batch, Sink, SinkContext
 from dblog.sinks.dates import dates_as_text, odd_date
 from dblog.sinks.formats import OLD_ROWS
 from dblog.sinks.import_path import Imported
@@ -52,6 +52,10 @@ class PythonSink(Sink):
         super().__init__(given, context)
         self._target = Imported(given["target"], context.folder)
         self._made: Any = None
+
+    @property
+    def cascades(self) -> str:
+        return DELIVERED
 
     @property
     def before(self) -> bool:

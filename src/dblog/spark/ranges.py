@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dblog.capture.spool import LogFile, Spool
-from dblog.core.cascades import child_of, from_text
+from dblog.core.cascades import Rules, child_of, from_text
 from dblog.core.offset import Chunk
 from dblog.core.schema import Column, TableName, TableSchema
 from dblog.errors import ConfigError
@@ -83,6 +83,10 @@ class TableRange:
     """Where the log emptied the table for the last time, as `(lsn, seq)`."""
     incomplete: bool
     """Whether there may be changes or rows with something in `_unchanged`."""
+    cascades: bool = False
+    """Whether cascade events of the table are among the changes: these may begin with rows of dumps then."""
+    rules: tuple[Rules, ...] = ()
+    """The rules of these events."""
 
 
 def ranges_of(
@@ -93,15 +97,17 @@ def ranges_of(
     before: bool,
     tasks: int,
     schemas: Schemas | None = None,
+    cascades: bool = False,
 ) -> list[TableRange]:
     """What a batch has for each table, in the order of the tables' first appearance. The DataFrames can be read as long
-    as `files` are there. `schemas` are those that earlier batches have read."""
+    as `files` are there. `schemas` are those that earlier batches have read. With `cascades`, cascade events are rows
+    among the changes of their child table, otherwise tables of their own."""
     schemas = schemas or Schemas()
     windows: dict[int, dict[TableName, Window]] = {}
 
     def of_tables(window: Window) -> dict[TableName, Window]:
         if id(window) not in windows:  # the work of a batch has the same windows many times
-            windows[id(window)] = _by_table(window)
+            windows[id(window)] = _by_table(window, cascades=cascades)
         return windows[id(window)]
 
     logs: dict[TableName, list[Log]] = {}
@@ -118,11 +124,11 @@ def ranges_of(
         window = of_tables(whole).get(table) or Window(whole.start, whole.end, ())
         emits.setdefault(table, []).append(Emit(window, emit.chunk, table in changed))
     found = [
-        _table_work(files.spool, schemas, logs.get(table, ()), emits.get(table, ()), tasks)
+        _table_work(files.spool, schemas, logs.get(table, ()), emits.get(table, ()), tasks, cascades=cascades)
         for table in dict.fromkeys([*logs, *emits])
     ]
     tables = [table for table in found if table is not None]
-    frames = _Frames(spark, files, [(Typed(t.schema, before), (t.log_lanes, t.emit_lanes)) for t in tables])
+    frames = _Frames(spark, files, [(Typed(t.schema, before, cascades), (t.log_lanes, t.emit_lanes)) for t in tables])
     return [_table_range(table, frames, number) for number, table in enumerate(tables)]
 
 
@@ -167,6 +173,8 @@ class _TableWork:
     log_lanes: Lanes
     emit_lanes: Lanes
     chunk_bytes: Mapping[str, int]
+    cascades: bool
+    rules: tuple[Rules, ...]
 
     @cached_property
     def schema(self) -> TableSchema:
@@ -174,20 +182,28 @@ class _TableWork:
 
 
 def _table_work(
-    spool: Spool, schemas: Schemas, logs: Sequence[Log], emits: Sequence[Emit], tasks: int
+    spool: Spool, schemas: Schemas, logs: Sequence[Log], emits: Sequence[Emit], tasks: int, *, cascades: bool
 ) -> _TableWork | None:
     staged = {e.chunk.id: schemas.of_chunk(spool, e) for e in emits}
     emits = [e for e in emits if staged[e.chunk.id].schema.columns]
-    found = [
-        *schemas.of_log(spool, [f for log in logs for f in log.window.files]),
-        *(staged[e.chunk.id].schema for e in emits),
-    ]
+    files = [f for log in logs for f in log.window.files]
+    own = [f for f in files if not cascades or child_of(f.table) is None]
+    found = [*schemas.of_log(spool, own), *(staged[e.chunk.id].schema for e in emits)]
+    events = schemas.of_log(spool, [f for f in files if f not in own]) if len(own) < len(files) else []
+    rules = tuple(from_text(schema.cascade) for schema in events)
+    if not found:
+        found = [s for one in rules for s in one.schemas if s.table == one.first.child]
     if not found:
         return None  # the table was gone when it was to be read
-    log_lanes = [(part,) for log in logs for part in _parts(log)]
+    log_lanes: list[tuple[Work, ...]] = [(part,) for log in logs for part in _parts(log)]
+    if cascades and any(e.early for e in emits):
+        # A reader that keeps the rows must have them before the cascades that act on them.
+        items: list[Emit | Log] = [*emits, *(part for log in logs for part in _parts(log))]
+        items.sort(key=lambda item: (item.window.start, isinstance(item, Log)))
+        log_lanes, emits = [(item,) for item in items], []
     emit_lanes = [tuple(emits[n::tasks]) for n in range(min(tasks, len(emits)))]
     sizes = {chunk: known.size for chunk, known in staged.items() if known.size is not None}
-    work = _TableWork(found, logs, emits, log_lanes, emit_lanes, sizes)
+    work = _TableWork(found, logs, emits, log_lanes, emit_lanes, sizes, cascades, rules)
     check_names(work.schema)
     return work
 
@@ -212,17 +228,21 @@ def _table_range(work: _TableWork, frames: _Frames, number: int) -> TableRange:
         frames.arrow(number, overlapping=overlapping, chunk_bytes=work.chunk_bytes),
         max(truncates, default=None),
         any(f.incomplete for f in files) or len({s.version for s in work.schemas}) > 1,
+        work.cascades,
+        work.rules,
     )
 
 
-def _by_table(window: Window) -> dict[TableName, Window]:
-    """The window of each table that has something in it, with the files that have."""
+def _by_table(window: Window, *, cascades: bool) -> dict[TableName, Window]:
+    """The window of each table that has something in it, with the files that have. With `cascades`, a table's cascade
+    events are its own."""
     found: dict[TableName, list[tuple[LogFile, ...]]] = {}
     for segment in window.segments:
         mine: dict[TableName, list[LogFile]] = {}
         for file in segment:
-            if file.first < window.end_of(file.table) and window.start <= file.last:
-                mine.setdefault(file.table, []).append(file)
+            table = (child_of(file.table) if cascades else None) or file.table
+            if file.first < window.end_of(table) and window.start <= file.last:
+                mine.setdefault(table, []).append(file)
         for table, files in mine.items():
             found.setdefault(table, []).append(tuple(files))
     return {t: Window(window.start, window.end_of(t), tuple(segments)) for t, segments in found.items()}

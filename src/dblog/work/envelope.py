@@ -28,10 +28,10 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
     """The envelopes of a change batch of one table.
 
     `key`
-        The primary key columns, in the key's order. Null for a truncate.
+        The primary key columns, in the key's order. Null for a truncate and for a cascade.
     `after`
         Every column, for create, update and read; a column that `_unchanged` names is absent, which is not `null`.
-        Null for delete and truncate.
+        Null for others.
     `before`
         The old row: `_before` if the batch has it, else the row of a delete. If only the key of the old row is known,
         its other columns are null in the batch. So an old row whose columns are all null, except the key, is written
@@ -64,7 +64,7 @@ def envelope(changes: pa.RecordBatch, schema: TableSchema, *, dump: str | None =
             pa.repeat(schema.table.schema, rows),
             pa.repeat(schema.table.name, rows),
             pc.take(op_names(), op),
-            pc.if_else(pc.equal(op, Op.truncate.value), None, key),
+            pc.if_else(pc.is_in(op, pa.array([Op.truncate, Op.cascade], op.type)), None, key),
             before,
             pc.if_else(pc.is_in(op, pa.array([Op.create, Op.update, Op.read], op.type)), row, None),
             lsn,

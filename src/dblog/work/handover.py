@@ -85,7 +85,11 @@ class Range:
         self._name = name
         with _checking(name):
             data = json.loads(text)
-            self.shape = Typed(schema_from_text(data["schema"]), from_data(bool, data["before"]))
+            self.shape = Typed(
+                schema_from_text(data["schema"]),
+                from_data(bool, data["before"]),
+                from_data(bool, data["cascades"]),
+            )
             self._windows: list[Any] = data["windows"]
             self._made: dict[int, Window] = {}
             self._lanes: list[Any] = data["lanes"]
@@ -152,7 +156,8 @@ def _text(shape: Typed, lanes: Lanes) -> str:
         for w in windows
     ]
     schema = schema_to_text(shape.table)
-    return json.dumps({"schema": schema, "before": shape.before, "windows": shown, "lanes": works})
+    told = {"schema": schema, "before": shape.before, "cascades": shape.cascades}
+    return json.dumps({**told, "windows": shown, "lanes": works})
 
 
 def _file_data(f: LogFile) -> list[Any]:

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog.core.event import BEFORE, DELIVERED_FIELDS, RAW, RESERVED, WHOLE, Op, op_names
+from dblog.core.event import BEFORE, CASCADE, DELIVERED_FIELDS, RAW, RESERVED, WHOLE, Op, op_names
 from dblog.core.schema import TableSchema
 from dblog.errors import ConfigError, SchemaChanged
 from dblog.sources.base import Source
+from dblog.work.cascade_text import cascade_text
 from dblog.work.envelope import ENVELOPE, envelope
 from dblog.work.tasks import Stride
 
@@ -71,17 +72,25 @@ class Typed:
 
     table: TableSchema
     before: bool
+    cascades: bool = False
+    """Whether cascade events of the table are rows, with the column `_cascade`."""
 
     @property
     def arrow(self) -> pa.Schema:
         fields = [*self.table.arrow, *METADATA]
         if self.before:
             fields.append(pa.field(BEFORE, pa.struct(list(self.table.arrow))))
+        if self.cascades:
+            fields.append(pa.field(CASCADE, pa.string()))
         return pa.schema(fields)
 
     def project(self, schema: TableSchema, changes: pa.RecordBatch, dump: str | None) -> pa.RecordBatch:
         size = changes.num_rows
         given = {name: changes.column(name) for name in changes.schema.names}
+        said = cascade_text(schema, changes) if schema.cascade else pa.nulls(size, pa.string())
+        if schema.cascade:
+            given |= {f.name: pa.nulls(size, f.type) for f in self.table.arrow}
+            given[BEFORE] = pa.nulls(size, pa.struct(list(self.table.arrow)))
         columns, missing = self._columns(given, size)
         metadata = {
             **given,
@@ -96,6 +105,8 @@ class Typed:
             old = given[BEFORE]
             fields, _ = self._columns({old.type.field(i).name: old.field(i) for i in range(old.type.num_fields)}, size)
             columns.append(pa.StructArray.from_arrays(fields, fields=list(self.table.arrow), mask=pc.is_null(old)))
+        if self.cascades:
+            columns.append(said)
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def _columns(self, given: dict[str, pa.Array], size: int) -> tuple[list[pa.Array], list[str]]:
@@ -153,7 +164,8 @@ def _with_missing(unchanged: pa.ListArray, op: pa.Array, missing: list[str]) -> 
 
 
 def in_order(strides: Iterable[Stride], shape: Shape) -> Iterator[pa.RecordBatch]:
-    """The log's changes as output rows, in commit order across tables."""
+    """The log's changes as output rows, in commit order across tables. A cascade event has the order of its
+    parent's change, and comes after it."""
     for stride in strides:
         parts = [shape.project(schema, changes, None) for schema, changes in stride]
         if len(parts) == 1:
@@ -161,7 +173,8 @@ def in_order(strides: Iterable[Stride], shape: Shape) -> Iterator[pa.RecordBatch
             continue
         rows = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         lsn, seq = rows.column("_lsn").to_numpy(), rows.column("_seq").to_numpy()
-        yield rows.take(pa.array(np.lexsort((seq, lsn))))
+        effect = pc.equal(rows.column("_op" if "_op" in rows.schema.names else "op"), Op.cascade.name)
+        yield rows.take(pa.array(np.lexsort((effect.to_numpy(zero_copy_only=False), seq, lsn))))
 
 
 def regrouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -65,7 +65,7 @@ class TableRows:
     def weight(self) -> int:
         """About how much there is to read, in bytes: the sizes of the files."""
         log = sum(f.size for lane in self.log for w in lane if isinstance(w, Log) for f in w.window.files)
-        emits = (w for lane in self.chunks for w in lane if isinstance(w, Emit))
+        emits = (w for lane in (*self.log, *self.chunks) for w in lane if isinstance(w, Emit))
         return log + sum(self.chunk_bytes.get(emit.chunk.id, CHUNK_WEIGHT) for emit in emits)
 
     def _read(self, lanes: Lanes) -> Iterator[pa.RecordBatch]:

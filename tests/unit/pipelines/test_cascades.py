@@ -5,19 +5,19 @@ import pytest
 from dblog.core.names import parse_patterns
 from dblog.errors import ConfigError
 from dblog.pipelines.cascades import cascade_option, check_cascade_routes
-from dblog.sinks.ndjson import NdjsonSink
+from dblog.sinks.base import APPLIED, DELIVERED, UNKNOWN
 from dblog.sinks.route import Route
-from dblog.sinks.sql.sink import SqlSink
 from dblog.spark.options import read_options
 from tests.unit.core.test_cascades import C_G, P_C, rules
 
 
 def test_cascades_are_followed_if_every_sink_can_apply_them() -> None:
-    assert cascade_option({}, [SqlSink, SqlSink]) == {"cascades": "follow"}
-    assert cascade_option({}, [SqlSink, NdjsonSink]) == {"cascades": "skip"}
-    assert cascade_option({"Cascades": "stop"}, [NdjsonSink]) == {}
-    with pytest.raises(ConfigError, match="not every sink can apply"):
-        cascade_option({"cascades": "follow"}, [SqlSink, NdjsonSink])
+    assert cascade_option({}, {"a": APPLIED, "b": APPLIED}) == {"cascades": "follow"}
+    assert cascade_option({}, {"a": APPLIED, "b": DELIVERED}) == {"cascades": "skip"}
+    assert cascade_option({"Cascades": "stop"}, {"a": UNKNOWN}) == {}
+    assert cascade_option({"cascades": "follow"}, {"a": APPLIED, "b": DELIVERED}) == {}
+    with pytest.raises(ConfigError, match="the sink 'b' can neither apply nor deliver"):
+        cascade_option({"cascades": "follow"}, {"a": APPLIED, "b": UNKNOWN})
 
 
 def test_a_stream_without_a_sink_cannot_follow_cascades() -> None:

@@ -17,6 +17,7 @@ from dblog.sinks.http import HttpSink
 from dblog.sinks.kafka import KafkaSink
 from dblog.sinks.ndjson import NdjsonSink, StdoutSink
 from dblog.sinks.python import PythonSink
+from tests.unit.sinks.test_cascade_formats import cascade_events
 from tests.unit.sinks.test_formats import ROW, SCHEMA, changes, given, typed, values
 
 PAGES = Path(__file__).parents[3] / "docs" / "sinks"
@@ -44,13 +45,17 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def test_the_examples_of_formats_have_the_members_that_events_have() -> None:
-    enveloped, debezium = (json.loads(block) for block in blocks("formats.md", "json"))
+    enveloped, debezium, cascade = (json.loads(block) for block in blocks("formats.md", "json"))
     rows = typed(changes({"op": "update", **ROW}))
     (value,) = values(envelope(rows, SCHEMA))
     assert list(enveloped) == list(value)
     (value,) = values(Debezium("shop")(rows, SCHEMA))
     assert list(debezium) == list(value)
     assert list(debezium["source"]) == list(value["source"])
+    (event, _), _ = cascade_events(envelope)
+    assert list(cascade["cascade"]) == list(event["cascade"])
+    assert cascade.keys() <= event.keys()
+    assert all(cascade[name] == event[name] for name in ("op", "key", "before", "after"))
 
 
 def test_the_formatter_of_the_page_does_what_it_says() -> None:

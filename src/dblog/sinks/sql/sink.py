@@ -22,7 +22,7 @@ from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, text
 from dblog.databases.families import entries, entry_of, import_object
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
-from dblog.sinks.base import Batch, Sink, SinkContext, TableBatch
+from dblog.sinks.base import APPLIED, Batch, Sink, SinkContext, TableBatch
 from dblog.sinks.net_effect import net
 from dblog.sinks.settings import SCHEMA_CHANGES
 from dblog.sinks.sql.apply import Application, Share, in_order
@@ -51,8 +51,6 @@ THREADS = 2
 class SqlSink(Sink):
     """Writes to tables of PostgreSQL, MySQL or MariaDB, exactly once."""
 
-    applies_cascades = True
-
     settings = (
         Setting("url", "the target, as postgresql://, mysql:// or mariadb://", text("a URL"), secret=True),
         SCHEMA_CHANGES,
@@ -80,6 +78,10 @@ class SqlSink(Sink):
         """The cascades of the batch that is being written."""
         self._indexed: set[str] = set()
         """The indexes that cascades need and that this session has found or made."""
+
+    @property
+    def cascades(self) -> str:
+        return APPLIED
 
     def check(self) -> None:
         session = self._target.connect()

@@ -295,8 +295,9 @@ class Cascades:
             why = "" if self._mode == "stop" else f", and {key.child} is not followed"
             raise PreconditionFailed(
                 f"the foreign key {key.name} has changed rows of {names} without a record in the log{why}",
-                hint="set cascades to follow, if the sink can apply it, and follow all tables between; or to skip, "
-                "which leaves such tables out; then start with a new checkpoint, which dumps the tables again",
+                hint="set cascades to follow, and follow all tables between: some sinks apply the rule, others deliver "
+                "an event of the kind cascade; or set it to skip, which leaves such tables out; then start with a new "
+                "checkpoint, which dumps the tables again",
             )
         return True
 
