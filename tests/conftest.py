@@ -125,6 +125,7 @@ AGAIN = re.compile(
     r"|tests/spark/test_crash.*twenty"
     r"|tests/spark/test_cluster.*(test_a_cluster_dumps_and_follows|is_refused\[lake)"
     r"|tests/sinks/connectors/delta\.py::TestDeltaPipeline::test_(?!the_full_state|a_batch_that_is_given_twice|a_new_column_reaches)"
+    r"|tests/engine/test_cascade_lakes.*stepwise"
     r"|tests/examples/test_declarative"
     r"|tests/page/test_demo_page"
     r"|tests/sinks/connectors/iceberg_rest\.py"

@@ -129,6 +129,11 @@ class TableBatch:
         """Whether `changes` is not None. No DataFrame is made for it."""
         return self._frames["changes"] is not None
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether `rows` is not None. No DataFrame is made for it."""
+        return self._frames["rows"] is not None
+
     def mapped(
         self, schema: TableSchema, map_frame: Callable[[DataFrame, bool], DataFrame], arrow: ArrowRows | None = None
     ) -> TableBatch:

@@ -87,8 +87,9 @@ class Typed:
     def project(self, schema: TableSchema, changes: pa.RecordBatch, dump: str | None) -> pa.RecordBatch:
         size = changes.num_rows
         given = {name: changes.column(name) for name in changes.schema.names}
-        said = cascade_text(schema, changes) if schema.cascade else pa.nulls(size, pa.string())
-        if schema.cascade:
+        event = self.cascades and bool(schema.cascade)
+        said = cascade_text(schema, changes) if event else pa.nulls(size, pa.string())
+        if event:
             given |= {f.name: pa.nulls(size, f.type) for f in self.table.arrow}
             given[BEFORE] = pa.nulls(size, pa.struct(list(self.table.arrow)))
         columns, missing = self._columns(given, size)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, mapping, text
 from dblog.errors import ConfigError, SinkError
-from dblog.sinks.base import Batch, Sink, SinkContext
+from dblog.sinks.base import APPLIED, UNKNOWN, Batch, Sink, SinkContext
 from dblog.sinks.folder import Folder
 from dblog.sinks.lake.by_spark.writer import SparkTables, SparkWriter
 from dblog.sinks.lake.chosen import shown
@@ -94,6 +94,11 @@ class LakeSink(Sink):
         return wanted or (self.given["writer"] == "auto" and self._not_native() is not None)
 
     @property
+    def cascades(self) -> str:
+        native = self.given["writer"] != "spark" and self._not_native() is None
+        return APPLIED if native and self.given["mode"] != "log" else UNKNOWN
+
+    @property
     def spark_settings(self) -> Mapping[str, str]:
         return self._spark_tables().settings if self._by_spark else {}
 
@@ -164,7 +169,8 @@ class LakeSink(Sink):
             self._write(batch)
 
     def _write(self, batch: Batch) -> None:
-        native = [table for table in batch.tables if self._is_native(table.schema.table)]
+        cascading = {table for one in batch.cascades for table in one.rules.tables}
+        native = [t for t in batch.tables if self._is_native(t.schema.table, cascading=t.source in cascading)]
         others = [table for table in batch.tables if table not in native]
         if native:
             assert self._native is not None
@@ -173,25 +179,28 @@ class LakeSink(Sink):
             assert self._other is not None
             self._other.write(batch, others)
 
-    def _is_native(self, table: TableName) -> bool:
-        writer, _ = self.writers[table] = self._chosen(table)
+    def _is_native(self, table: TableName, *, cascading: bool) -> bool:
+        writer, _ = self.writers[table] = self._chosen(table, cascading=cascading)
         other = self._other if writer == "native" else self._native
         if other is not None:
             other.forget(table)
         return writer == "native"
 
-    def _chosen(self, table: TableName) -> tuple[str, str]:
-        """The writer of a table, and why."""
+    def _chosen(self, table: TableName, *, cascading: bool) -> tuple[str, str]:
+        """The writer of a table, and why. Only the native writer applies what foreign keys did (`cascading`)."""
         if self._native is None:
             return "spark", self._not_native() or 'writer = "spark"'
         found = self._native.known(table)
         if found is not None and (why := found.unsupported) is not None:
-            if self._other is None:
+            if self._other is None or cascading:
+                spark = 'set writer = "spark", with a PySpark for which there is a connector'
                 raise SinkError(
                     f"the native writer cannot write to {self._native.name(table)}: {why}",
-                    hint='set writer = "spark", with a PySpark for which there is a connector',
+                    hint="set cascades to skip: Spark's writer cannot follow foreign keys" if cascading else spark,
                 )
             return "spark", why
+        if cascading:
+            return "native", "foreign keys have changed its rows"
         if self.given["writer"] == "native" or self._other is None:
             return "native", 'writer = "native"' if self.given["writer"] == "native" else NO_CONNECTOR
         if found is not None and found.size > NATIVE_BYTES:

@@ -106,7 +106,9 @@ class Versions:
             told = ~self._known_already(facts, values, old, had)
         closes = np.full(old.num_rows, NEVER, np.int64)
         lsn, seq = facts["_lsn"].to_numpy(), facts["_seq"].to_numpy()
-        closing = np.flatnonzero(told & first & (had >= 0))
+        new = np.flatnonzero(told)
+        new = new[np.r_[True, group[new][1:] != group[new][:-1]][: len(new)]]  # the first one of each key
+        closing = new[had[new] >= 0]
         closes[had[closing]] = self._first_end(lsn[closing], seq[closing], begins[closing])
         ends = self._ends(np.flatnonzero(told), group, lsn, seq, begins)
         opens = told & (pc.not_equal(facts["_op"], "delete").to_numpy())

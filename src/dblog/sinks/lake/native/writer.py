@@ -18,6 +18,7 @@ from dblog.core.schema import TableName
 from dblog.sinks.base import Batch, TableBatch
 from dblog.sinks.lake.columns import Fit, fit_table
 from dblog.sinks.lake.marks import BatchMark
+from dblog.sinks.lake.native.cascades import cascaded, commit_groups, with_rows
 from dblog.sinks.lake.native.files import LakeTable, ListedFile
 from dblog.sinks.lake.native.maintenance import Maintenance
 from dblog.sinks.lake.native.write import (
@@ -139,8 +140,22 @@ class NativeWriter:
         """Write tables within a `batch`: all of them, or so that writing it again completes them."""
         with self._forgetting([table.schema.table for table in tables]):
             opened = [found for found in _side_by_side(lambda t: self._open(batch, t), tables) if found is not None]
+            if batch.cascades:
+                opened = self._cascaded(batch, opened)
             written = self._written(opened)
-            _side_by_side(lambda pair: _commit(batch, *pair), list(zip(opened, written, strict=True)))
+            pairs = list(zip(opened, written, strict=True))
+            for group in commit_groups(batch, [one.table.source for one in opened]):
+                _side_by_side(lambda pair: _commit(batch, *pair), [pairs[index] for index in group])
+
+    def _cascaded(self, batch: Batch, opened: Sequence[_Open]) -> list[_Open]:
+        """The tables with what foreign keys did, without those of which the batch has nothing."""
+        tables = {one.table.source: (one.table, one.target) for one in opened}
+        found = cascaded(self._spark, batch, tables)
+        changed = [
+            replace(one, table=with_rows(one.table, found[one.table.source])) if one.table.source in found else one
+            for one in opened
+        ]
+        return [one for one in changed if one.table.source in found or one.table.has_rows or one.table.has_changes]
 
     def _open(self, batch: Batch, table: TableBatch) -> _Open | None:
         """The table, fitted to the batch's columns; None if it has the batch already."""
