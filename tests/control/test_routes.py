@@ -34,7 +34,7 @@ def error_of(response: httpx.Response) -> str:
 def test_the_status_is_what_the_pipeline_says(shop: Pipeline, client: httpx.Client) -> None:
     status = client.get(API + "/status").json()
     unsaid = {"since": None, "reason": None, "restarts": None, "sink": {}, "joining": [], "left_out": {}}
-    unsaid["failed_tables"] = {}
+    unsaid |= {"failed_tables": {}, "ha": None}
     unsaid |= dict.fromkeys(("raw_values", "planned", "batches", "batch_seconds", "last_batch_seconds"))
     assert {**STATUS, **unsaid, "pipeline": "shop", "updated_at": status["updated_at"]} == status
     assert abs(status["updated_at"] - time.time()) < 10
@@ -252,7 +252,7 @@ def test_a_misspelt_parameter_is_refused(shop: Pipeline, client: httpx.Client) -
 def test_healthy_is_when_every_pipeline_runs(shop: Pipeline, store: Store, client: httpx.Client) -> None:
     for path in ("/health", "/health/ready"):
         well = {"live": True, "ready": True, "store": True, "pipelines": {"shop": "running"}}
-        well |= {"waiting": {}, "left_out": {}, "failed_tables": {}}
+        well |= {"waiting": {}, "left_out": {}, "failed_tables": {}, "ha": {}}
         assert client.get(path).json() == well
     start(store, "other", state="stopped")
     for path in ("/health", "/health/ready"):
@@ -262,6 +262,16 @@ def test_healthy_is_when_every_pipeline_runs(shop: Pipeline, store: Store, clien
         assert client.get(path, params={"pipeline": "other"}).status_code == 503
         assert client.get(path, params={"pipeline": "nobody"}).json()["ready"] is False
     assert client.get("/health/live").json() == {"live": True}
+
+
+def test_status_health_and_metrics_name_the_leader(shop: Pipeline, store: Store, client: httpx.Client) -> None:
+    store.put("leases/shop", {"holder": "db1:7", "epoch": 4, "seconds": 10.0, "renewed_at": time.time()})
+    said = {"state": "running", "since": None, "reason": None, "restarts": 0, "unready_after": 60}
+    shop.deliver({**said, "lease": "leases/shop"})
+    for found in (client.get("/health").json()["ha"]["shop"], client.get(API + "/status").json()["ha"]):
+        assert found.pop("lease_age") < 60
+        assert found == {"leader": "db1:7", "epoch": 4, "lease_seconds": 10.0}
+    assert 'dblog_leader_epoch{pipeline="shop"} 4' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize("state", ["waiting for sink", "restarting"])

@@ -99,6 +99,10 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield now["state"], Text(f"since {moment(now['since'])}, {ago(now['since'])}: {now['reason']}", "yellow")
     if now.get("restarts"):
         yield "restarts", f"{count(now['restarts'])} since it was started"
+    if (ha := now.get("ha")) is not None:
+        late = ha["lease_age"] > ha["lease_seconds"]
+        renewed = f"epoch {ha['epoch']}, lease renewed {duration(ha['lease_age'])} ago"
+        yield "leader", Text(f"{ha['leader'] or 'nobody'}, {renewed}", "yellow" if late or not ha["leader"] else "")
     if now["state"] not in ALIVE and "updated_at" in now:
         yield "last seen", ago(now["updated_at"])
     if "source" in now:

@@ -28,6 +28,7 @@ from dblog.control.models import (
     Choice,
     Dumps,
     DumpState,
+    Election,
     Following,
     Health,
     Listing,
@@ -124,7 +125,7 @@ def _health(stores: Stores) -> APIRouter:
         except StateError as error:
             log.warning("the state store does not answer: %s", error)
             response.status_code = 503
-            return Health(ready=False, store=False, pipelines={}, waiting={}, left_out={}, failed_tables={})
+            return Health(ready=False, store=False, pipelines={}, waiting={}, left_out={}, failed_tables={}, ha={})
         healthy = bool(found) and all(is_ready(status) for status in found.values())
         response.status_code = 200 if healthy else 503
         states = {name: str(status["state"]) for name, status in found.items()}
@@ -140,6 +141,7 @@ def _health(stores: Stores) -> APIRouter:
             waiting=waiting,
             left_out=left_out,
             failed_tables={n: t for n, t in failed.items() if t},
+            ha={name: Election.model_validate(status["ha"]) for name, status in found.items() if "ha" in status},
         )
 
     return router

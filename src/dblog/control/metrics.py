@@ -66,6 +66,10 @@ def _state(seen: Seen) -> Iterator[Sample]:
         yield {"state": each}, each == state
 
 
+def _ha(field: str) -> Callable[[Seen], Iterable[Sample]]:
+    return lambda seen: [({}, (seen.status.get("ha") or {}).get(field))]
+
+
 def _waiting(seen: Seen) -> Iterator[Sample]:
     since = seen.status.get("since")
     yield {}, 0.0 if since is None else max(0.0, seen.at - since)
@@ -111,6 +115,8 @@ METRICS = (
     Metric("dblog_state", "gauge", "1 for the pipeline's present `state`, else 0", _state),
     Metric("dblog_waiting_seconds", "gauge", "how long it has waited for its sink or restarted; else 0", _waiting),
     Metric("dblog_restarts_total", "counter", "restarts of a query that had failed", _status("restarts")),
+    Metric("dblog_leader_epoch", "gauge", "number of the leader's lease: greater with each take-over", _ha("epoch")),
+    Metric("dblog_lease_age_seconds", "gauge", "time since the leader has renewed its lease", _ha("lease_age")),
     Metric("dblog_status_age_seconds", "gauge", "time since the pipeline last wrote its status", _age),
     Metric("dblog_tables", "gauge", "tables that are followed", _tables),
     Metric("dblog_tables_failed", "gauge", "tables that failed and are set aside", _failed),

@@ -206,6 +206,15 @@ class Waiting(BaseModel):
     reason: str | None = None
 
 
+class Election(BaseModel):
+    """The leader of a pipeline with standbys, and its lease."""
+
+    leader: str | None = Field(description="machine, process and a random part; null: nobody leads")
+    epoch: int = Field(description="the number of the lease: greater with every take-over and restart")
+    lease_seconds: float
+    lease_age: float = Field(description="seconds since the lease was renewed, by the clocks of two machines")
+
+
 class Health(BaseModel):
     """Ready: the store answers, and the pipelines run or have waited for less than `unready_after` seconds."""
 
@@ -220,6 +229,7 @@ class Health(BaseModel):
     failed_tables: dict[str, list[str]] = Field(
         {}, description="tables that are set aside because they failed; the pipeline's status says why"
     )
+    ha: dict[str, Election] = Field({}, description="the leaders of pipelines with standbys")
 
 
 class PipelineState(BaseModel):
@@ -292,6 +302,7 @@ class Status(BaseModel):
     reason: str | None = Field(None, description="why it waits for its sink, or restarts")
     restarts: int | None = Field(None, description="how often its query was started again after a failure")
     sink: dict[str, str] = Field({}, description="how its sink writes, as the sink says")
+    ha: Election | None = Field(None, description="the leader; null for a pipeline without standbys")
     source: str | None = None
     slot: str | None = None
     host: str | None = None

@@ -140,7 +140,7 @@ class Report:
             now = {**vars(self.now), "restarts": self.restarts, "unready_after": self._unready_after}
             if self._term is not None:
                 self._term.check()
-                now |= {"lease": lease_key(self._term.pipeline), "leader": self._term.holder, "epoch": self._term.epoch}
+                now["lease"] = lease_key(self._term.pipeline)
             if self._facts:
                 now["sink"] = self._facts
             if self._spark_ui is not None:

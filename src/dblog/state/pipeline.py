@@ -182,6 +182,8 @@ class Pipeline:
         if delivery is not None:
             status["restarts"] = delivery.value["restarts"]
             status |= {name: delivery.value[name] for name in ("sink", "spark_ui") if name in delivery.value}
+            if "lease" in delivery.value and (lease := self.store.get(delivery.value["lease"])) is not None:
+                status["ha"] = _election(lease.value)
             if delivery.value.get("failed") and status["state"] != RUNNING:
                 # the source's process may have ended before it could write its last state
                 status |= {"state": "failed", "error": delivery.value["failed"]}
@@ -236,8 +238,8 @@ class Pipeline:
 
     def deliver(self, delivery: Value) -> None:
         """Write whether batches are delivered: `state`, `since`, `reason`, `restarts`, `unready_after`, `sink`, what
-        the sink says about itself, `spark_ui`, the address of Spark's own page, and `failed`, the error that ended the
-        stream."""
+        the sink says about itself, `spark_ui`, the address of Spark's own page, `failed`, the error that ended the
+        stream, and `lease`, the key of the leader's lease."""
         self.store.put(self.at("delivery"), {**delivery, "updated_at": time.time()})
 
     def ended(self, error: str | None) -> None:
@@ -289,6 +291,12 @@ def ready(status: Mapping[str, Any]) -> bool:
     if status["state"] not in (WAITING, RESTARTING):
         return status["state"] in (RUNNING, DEGRADED)
     return time.time() - float(status["since"]) < float(status["unready_after"])
+
+
+def _election(lease: Value) -> dict[str, Any]:
+    """What users should know about the lease of a pipeline with standbys. Its age is by the clocks of two machines."""
+    age = max(0.0, time.time() - float(lease["renewed_at"]))
+    return {"leader": lease["holder"], "epoch": lease["epoch"], "lease_seconds": lease["seconds"], "lease_age": age}
 
 
 def _silent(document: Value) -> bool:

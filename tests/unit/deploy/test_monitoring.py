@@ -41,6 +41,7 @@ def exposed() -> dict[str, set[str]]:
         "state": "running",
         **dict.fromkeys(figures, 1.0),
         "slot_health": slot,
+        "ha": {"leader": "a", "epoch": 3, "lease_seconds": 10.0, "lease_age": 1.0},
         "tables": {},
         "left_out": [],
         "failed_tables": [],

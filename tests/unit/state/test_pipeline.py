@@ -385,3 +385,15 @@ def test_few_that_have_ended_are_all_kept(pipeline: Pipeline) -> None:
         pipeline.mirror(each, Progress(State.completed))
     pipeline.prune()
     assert [d.id for d in pipeline.dumps()] == ids
+
+
+def test_the_status_names_the_leader_of_a_pipeline_with_standbys(pipeline: Pipeline) -> None:
+    delivery = {"state": "running", "since": None, "reason": None, "restarts": 0, "unready_after": 60.0}
+    pipeline.deliver(delivery)
+    assert "ha" not in pipeline.status()
+    pipeline.deliver({**delivery, "lease": "leases/shop"})
+    lease = {"holder": "b:1", "epoch": 4, "seconds": 10.0, "renewed_at": time.time() - 5}
+    pipeline.store.put("leases/shop", lease)
+    found = pipeline.status()["ha"]
+    assert found.pop("lease_age") == pytest.approx(5, abs=4)
+    assert found == {"leader": "b:1", "epoch": 4, "lease_seconds": 10.0}
