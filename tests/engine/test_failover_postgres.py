@@ -20,7 +20,7 @@ from dblog.sources.postgres.preflight import check as preflight
 from dblog.sources.postgres.source import Postgres
 from dblog.spark.options import read_options
 from tests.engine.query import Query
-from tests.engine.standby import Pair, wait_until
+from tests.engine.standby import FOLLOWED, Pair, wait_until
 from tests.families import OnPostgres
 
 pytestmark = pytest.mark.server
@@ -256,21 +256,23 @@ def test_the_checks_say_what_a_failover_needs(shop: Pair, tmp_path: Path) -> Non
     assert isinstance(source, Postgres)
     standby = shop.standby
     assert standby is not None
-    standby.execute("alter system set hot_standby_feedback = off", "select pg_reload_conf()")
-    off = "select 1 from pg_settings where name = 'hot_standby_feedback' and setting = 'off'"
-    wait_until(lambda: standby.execute(off))
+    standby.execute("alter system set primary_slot_name = ''", "select pg_reload_conf()")
+    wait_until(lambda: standby.execute("select 1 from pg_settings where name = 'primary_slot_name' and setting = ''"))
+    wait_until(lambda: shop.primary.execute("select 1 from pg_stat_replication where state = 'streaming'"))
     try:
         with connect(source.address) as connection:
             problems = [*preflight(connection, source.setup()), *standby_problems(source.address, source.setup())]
         assert not any(p.fatal for p in problems)
         advice = [p for p in problems if not p.creatable]
-        assert advice[0].what.startswith("synchronized_standby_slots is empty")
-        assert shop.slot in advice[0].fix
-        assert "hot_standby_feedback is off" in advice[-1].what
+        assert any(p.what.startswith("1 standby follows this server without a replication slot") for p in advice)
+        empty = next(p for p in advice if p.what.startswith("synchronized_standby_slots is empty"))
+        assert shop.slot in empty.fix
+        assert "primary_slot_name is empty" in advice[-1].what
         create = next(p.fix for p in problems if p.creatable and "slot" in p.what)
         assert create == "SELECT pg_create_logical_replication_slot('not_there', 'pgoutput', failover => true);"
     finally:
-        standby.execute("alter system reset hot_standby_feedback", "select pg_reload_conf()")
+        standby.execute(f"alter system set primary_slot_name = '{shop.slot}'", "select pg_reload_conf()")
+        wait_until(lambda: shop.primary.execute(FOLLOWED))
 
 
 def test_a_server_that_cannot_go_on_is_refused(shop: Pair, tmp_path: Path) -> None:

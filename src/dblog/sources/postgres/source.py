@@ -253,9 +253,7 @@ class Postgres(Relational[Connection]):
 
     def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> str | None:
         known = Coordinate.parse(coordinate)
-        if known is not None and len(commits):
-            known = replace(known, last=int(commits.positions[-1]) - known.shift)
-        return None if known is None else str(known)
+        return None if known is None else str(known.after(commits))
 
     def comparable(self, coordinate: str | None, other: str | None) -> bool:
         known, theirs = Coordinate.parse(coordinate), Coordinate.parse(other)

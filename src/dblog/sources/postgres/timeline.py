@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import psycopg2
 
 from dblog.databases.postgres.connect import Connection, translating
 from dblog.errors import ConnectionLost
+from dblog.sources.base import Commits
 
 NEVER = (1 << 63) - 1
 """The position at which equal histories differ."""
@@ -61,7 +63,7 @@ class Coordinate:
     shift: int = 0
     """Positions go on growing when a server is promoted that lacks the end of the log."""
     last: int = 0
-    """Where the last commit before the position ended, as the server counts."""
+    """Where the last commit before the position that has changes ended, as the server counts."""
 
     @staticmethod
     def parse(text: str | None) -> Coordinate | None:
@@ -86,6 +88,11 @@ class Coordinate:
     def log(self) -> Coordinate:
         """What positions of the same log have in common."""
         return replace(self, last=0)
+
+    def after(self, commits: Commits) -> Coordinate:
+        """The coordinate after these further commits."""
+        with_changes = np.flatnonzero(np.diff(commits.rows, prepend=0) > 0)
+        return replace(self, last=int(commits.positions[with_changes[-1]]) - self.shift) if len(with_changes) else self
 
     def fork(self, other: Coordinate) -> int:
         """Up to which position, as servers count, two histories are the same."""
