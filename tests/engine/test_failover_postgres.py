@@ -275,7 +275,7 @@ def test_the_checks_say_what_a_failover_needs(shop: Pair, tmp_path: Path) -> Non
         wait_until(lambda: shop.primary.execute(FOLLOWED))
 
 
-def test_a_server_that_cannot_go_on_is_refused(shop: Pair, tmp_path: Path) -> None:
+def test_a_server_that_cannot_go_on_is_refused(shop: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with stream_of(shop, tmp_path) as stream:
         stream.dump()
         stream.stop()
@@ -300,8 +300,9 @@ def test_a_server_that_cannot_go_on_is_refused(shop: Pair, tmp_path: Path) -> No
         later = true["place"].replace(f"timeline={timeline}", f"timeline={timeline + 1}")
         stream.offsets[-1] = {**true, "place": later}
         stream.given["patienceSeconds"] = "1"
-        with pytest.raises(SourceError, match=f"on timeline {timeline}, but the stream has read"):
+        with pytest.raises(SourceError):  # after `patienceSeconds`
             stream.step()
+        assert f"on timeline {timeline}, but the stream has read timeline {timeline + 1}" in caplog.text
         stream.stop()
         stream.offsets[-1] = true
         check(stream, shop.primary)
