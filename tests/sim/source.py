@@ -153,7 +153,7 @@ class SimSource:
     def comparable(self, coordinate: str | None, other: str | None) -> bool:
         return True
 
-    def repeat(self, position: int, coordinate: str | None, end: str | None) -> None:
+    def repeat(self, position: int, coordinate: str | None, end: str | None, upto: int) -> None:
         self._asked()
 
     def write_watermark(self, token: str) -> int:

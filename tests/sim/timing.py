@@ -244,6 +244,7 @@ class _Capture:
     """The log, captured as it grows."""
 
     lag = 0.0
+    log = None
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -262,7 +263,7 @@ class _Capture:
 
     def coordinate(self, position: int) -> None: ...
 
-    def wait_token(self, token: str, bound: int) -> int:
+    def wait_token(self, token: str, bound: int, log: str | None = None) -> int:
         while self.position < bound:
             self._stream.spend(0.001)
         return bound

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from dblog.capture.effects import REAL, Effects
-from dblog.capture.segments import OpenSegment, Segment, followed_part
+from dblog.capture.segments import SEGMENT_SECONDS, UNWANTED_SECONDS, OpenSegment, Segment, followed_part, named
 from dblog.capture.spool import LogFile, LogWriter, Spool
-from dblog.core.event import Op
 from dblog.core.offset import Followed
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import ConnectionLost, DBLogError, SourceError, WatermarkError
@@ -25,10 +24,6 @@ from dblog.sources.base import Commits, LogStream, Source
 
 log = logging.getLogger(__name__)
 
-SEGMENT_SECONDS = 0.02
-"""Age at which a segment is published while planning waits for the log, in seconds."""
-UNWANTED_SECONDS = 0.25
-"""Age at which a segment is published while planning does not wait, in seconds: fewer and larger files."""
 GATHER_SECONDS = 0.05
 """How long to let log arrive before a read while little comes, in seconds: decoding one transaction costs as much as
 decoding fifty."""
@@ -40,12 +35,8 @@ MOST_TOKENS = 1000
 """How many watermarks are remembered. Those of other pipelines come through the log too and are never asked for."""
 LAG_SECONDS = 2.0
 """How long a measured lag is valid, in seconds. Later it counts as zero: nothing was captured since."""
-LATE_SECONDS = 2.0
-"""Lag above which a batch waits for more rows, in seconds."""
-LATE_ROWS = 400_000
-"""Rows that such a batch waits for."""
-LATE_WAIT = 0.5
-"""How long such a batch waits at most, in seconds."""
+LATE_SECONDS, LATE_ROWS, LATE_WAIT = 2.0, 400_000, 0.5
+"""Lag above which a batch waits for more rows, in seconds; how many rows; and how long at most, in seconds."""
 
 
 class Capture:
@@ -165,8 +156,7 @@ class Capture:
 
     def wait_open(self) -> None:
         """Wait until the log is open. Only then the source knows how the server's positions are counted."""
-        while not self._wait(lambda: self._opened, 1.0):
-            self._check_silence("the log could not be opened")
+        self._await(lambda: self._opened, "the log could not be opened")
 
     def coordinate(self, position: int) -> str | None:
         """The coordinate of a captured position that is not released yet."""
@@ -179,23 +169,28 @@ class Capture:
     def _after(self, segment: Segment, position: int) -> str | None:
         return self._source.coordinate(segment.coordinate, segment.commits.between(segment.start, position), position)
 
-    def wait_position(self, position: int) -> int:
+    @property
+    def log(self) -> str | None:
+        """A coordinate of the log that is being read."""
+        return self._open.coordinate
+
+    def wait_position(self, position: int, log: str | None = None) -> int:
         """Wait until the log is captured up to `position`, and return how far it is captured. Raises SourceError when
-        the source sends nothing for too long."""
+        the source sends nothing for too long, and ConnectionLost when another log than `log` is read meanwhile."""
         with self._attention():
-            while not self._wait(lambda: self._position >= position, 1.0):
-                self._check_silence(f"the log did not reach position {position}")
+            self._await(lambda: self._position >= position, f"the log did not reach position {position}", log)
             return self.position
 
-    def wait_token(self, token: str, bound: int) -> int:
-        """Wait for a watermark to come back through the log, and return its position. Raises WatermarkError when the
-        log passes `bound`, a position after the watermark's commit, without it."""
+    def wait_token(self, token: str, bound: int, log: str | None = None) -> int:
+        """Wait for a watermark to come back through the log, and return its position. Raises ConnectionLost as above,
+        and WatermarkError when the log passes `bound`, a position after the watermark's commit, without it."""
         with self._attention():
-            while not self._wait(lambda: token in self._tokens or self._position >= bound, 1.0):
-                self._check_silence("a watermark did not come back through the log")
+            missed = "a watermark did not come back through the log"
+            self._await(lambda: token in self._tokens or self._position >= bound, missed, log)
             with self._changed:
                 if token in self._tokens:
                     return self._tokens.pop(token)
+        self._check_log(log)
         raise WatermarkError(
             "a watermark was written, but the log does not show it",
             hint="the watermark table is missing from the publication, or a row filter hides it: "
@@ -236,10 +231,18 @@ class Capture:
                 raise self._error
             return ready()
 
-    def _check_silence(self, what: str) -> None:
-        silent = self._effects.monotonic() - self._heard
-        if silent > self._patience:
-            raise SourceError(f"{what}: the source has sent nothing for {silent:.0f} s")
+    def _check_log(self, log: str | None) -> None:
+        """What a caller waits for may never come through the log of another server."""
+        if log is not None and not self._source.comparable(log, self.log):
+            raise ConnectionLost("the log is read from another server now")
+
+    def _await(self, ready: Callable[[], bool], what: str, log: str | None = None) -> None:
+        """Wait without a time limit. Raises SourceError, with `what` failed, if the source is silent for too long."""
+        while not self._wait(ready, 1.0):
+            self._check_log(log)
+            silent = self._effects.monotonic() - self._heard
+            if silent > self._patience:
+                raise SourceError(f"{what}: the source has sent nothing for {silent:.0f} s")
 
     @contextlib.contextmanager
     def _attention(self) -> Iterator[None]:
@@ -297,6 +300,8 @@ class Capture:
             self._opened = True
             self.openings += 1
             self._changed.notify_all()
+        if not self._source.comparable(self._coordinate, stream.coordinate):
+            self.redefined.set()  # definitions may differ on another server
         # `_coordinate` stays that of `_position`, which another server may have counted
         self._open = self._new_segment(self._position, stream.coordinate)
         self._heard = self._effects.monotonic()
@@ -357,9 +362,7 @@ class Capture:
         """How many changes of each table were captured in this life, by table and operation."""
         with self._changed:
             counts = dict(self._operations)
-        return {
-            str(t): {op.name: int(n[op]) for op in Op if op not in (Op.read, Op.cascade)} for t, n in counts.items()
-        }
+        return {str(table): named(counted) for table, counted in counts.items()}
 
     def _full(self) -> bool:
         """Whether to stop reading: the read-ahead limit is reached, no transaction is open, no caller waits, and there

@@ -28,7 +28,7 @@ def read_again(source: Source, spool: Spool, start: Offset, end: Offset, *, befo
     positions, so that it can be read as usual."""
     assert start.position is not None
     assert end.position is not None
-    stream = source.repeat(start.position, start.coordinate, end.coordinate)
+    stream = source.repeat(start.position, start.coordinate, end.coordinate, end.position)
     if stream is None:
         return None
     try:

@@ -16,14 +16,19 @@ from dblog.capture.spool import LogFile, LogWriter
 from dblog.core.cascades import child_of
 from dblog.core.dump import REPAIR_LIMIT, Staged
 from dblog.core.event import Op
+from dblog.core.keys import has_plain_text
 from dblog.core.offset import Followed, Key, Offset
 from dblog.core.schema import TableName, TableSchema
-from dblog.sources.base import Commits, Run, joined
+from dblog.sources.base import Commits, Loss, Run, joined
 
 SEGMENT_ROWS = 50_000
 """Rows after which a segment ends at the next commit."""
 SEGMENT_BYTES = 8 << 20
 """Bytes of log after which a segment ends at the next commit."""
+SEGMENT_SECONDS = 0.02
+"""Age at which a segment is published while planning waits for the log, in seconds."""
+UNWANTED_SECONDS = 0.25
+"""Age at which a segment is published while planning does not wait, in seconds: fewer and larger files."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,16 @@ class Segment:
     files: tuple[LogFile, ...]
     commits: Commits
     holes: Mapping[TableName, Sequence[Key] | None]
-    """Keys of rows that moved to a new key and whose log entry lacks a column: no sink can know its value. None when
-    they are too many to list, or when a key cannot be written as text."""
+    """Keys of rows that must be read again: they moved to a new key and their log entry lacks a column, so that no sink
+    can know its value, or the server has lost what was delivered of them. None when they are too many to list, or when
+    a key cannot be written as text."""
     nbytes: int
     committed_at: float
     """When its last transaction committed, by the database's clock, in seconds since 1970."""
     coordinate: str | None = None
     """The coordinate of its start (`sources.base.Origin`)."""
+    lost: Loss | None = None
+    """What it takes back: the server does not have all that was delivered."""
 
     def upto(self, position: int) -> tuple[int, int]:
         """Rows and bytes of the segment's transactions that end at or before a position."""
@@ -131,18 +139,12 @@ def note_holes(holes: dict[TableName, list[Key] | None], schema: TableSchema, ba
     if not moved.num_rows:
         return
     known = holes.setdefault(schema.table, [])
-    nameable = all(_has_plain_text(moved.column(k).type) for k in schema.key)
+    nameable = all(has_plain_text(moved.column(k).type) for k in schema.key)
     if known is None or not nameable or len(known) + moved.num_rows > REPAIR_LIMIT:
         holes[schema.table] = None
         return
     texts = [moved.column(k).cast(pa.string()).to_pylist() for k in schema.key]
     known += zip(*texts, strict=True)
-
-
-def _has_plain_text(kind: pa.DataType) -> bool:
-    """Whether the database reads Arrow's text of a value of this type as the same value."""
-    is_ = pa.types
-    return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))
 
 
 class OpenSegment:
@@ -164,6 +166,7 @@ class OpenSegment:
         self._committed_at = 0
         self.operations: dict[TableName, np.ndarray] = {}
         """How many changes there are of each table, by the number of their operation (`Op`)."""
+        self._lost: Loss | None = None
         self.dirty = False
         self.end: int | None = None
         """The position of its last commit, where it can be closed; None inside a transaction."""
@@ -190,7 +193,12 @@ class OpenSegment:
             counted = np.bincount(batch.column("_op").to_numpy(), minlength=len(Op))
             self.operations[schema.table] = self.operations.get(schema.table, 0) + counted
             note_holes(self._holes, schema, batch)
+        for table, keys in run.reread.items():
+            known = self._holes.setdefault(table, [])
+            few = known is not None and len(known) + len(keys) <= REPAIR_LIMIT
+            self._holes[table] = [*(known or ()), *keys] if few else None
         self._holes |= dict.fromkeys(run.replaced)
+        self._lost = run.lost or self._lost
         self._nbytes += run.nbytes
         self._committed_at = run.committed_at or self._committed_at
         self.end = run.position
@@ -199,11 +207,17 @@ class OpenSegment:
         assert self.end is not None
         files = tuple(w.close() for w in self._writers.values())
         commits, committed_at = joined(self._commits), self._committed_at / 1e6
-        return Segment(self._start, self.end, files, commits, self._holes, self._nbytes, committed_at, self.coordinate)
+        what = files, commits, self._holes, self._nbytes, committed_at, self.coordinate, self._lost
+        return Segment(self._start, self.end, *what)
 
     def abort(self) -> None:
         for writer in self._writers.values():
             writer.abort()
+
+
+def named(operations: np.ndarray) -> dict[str, int]:
+    """The counts of operations (`OpenSegment.operations`) by their names."""
+    return {op.name: int(operations[op]) for op in Op if op not in (Op.read, Op.cascade)}
 
 
 def same_schema(start: Offset, staged: Mapping[str, Staged], log: Sequence[LogFile]) -> Mapping[str, Staged]:

@@ -133,6 +133,8 @@ def _facts(now: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "waiting", Text(str(now["waiting"]), "yellow")
     if now.get("joining"):
         yield "joining", Text(f"{', '.join(now['joining'])}: when open transactions have ended", "yellow")
+    if now.get("lost_commits"):
+        yield "lost", Text(now["lost_commits"], "yellow")
     for table, found in now.get("failed_tables", {}).items():
         at = f"up to {shown_position(now.get('source'), found['position'])}"
         yield "set aside", Text(f"{table}, {found['reason']}, delivered {at}: {found['message']}", "red")

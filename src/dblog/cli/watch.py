@@ -45,6 +45,7 @@ LINES = {
     "table_renamed": "table {table} is called {name} now",
     "table_left_out": "table {table} is left out{because}",
     "table_set_aside": "table {table} is set aside: {message}",
+    "commits_lost": "delivered commits from {after} to {upto} are lost with {servers}: their rows are read again",
     "raw_value": "column {column} of table {table} has values that its type cannot hold",
     "events_lost": "{events} events are not in the log: there were too many",
 }
@@ -57,6 +58,7 @@ STYLES = {
     "table_renamed": "yellow",
     "table_left_out": "yellow",
     "table_set_aside": "red",
+    "commits_lost": "red",
     "raw_value": "yellow",
     "events_lost": "yellow",
 }

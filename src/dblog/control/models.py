@@ -335,6 +335,7 @@ class Status(BaseModel):
     failed_tables: dict[str, FailedTable] = Field(
         {}, description="tables that failed and are set aside, and why; the state is degraded while there are any"
     )
+    lost_commits: str | None = Field(None, description="delivered commits that a promoted server did not have")
     joining: list[str] = Field([], description="tables that are followed and dumped when open transactions have ended")
 
 

@@ -57,3 +57,9 @@ def _signless(value: object) -> object:
     if isinstance(value, list):
         return [_signless(item) for item in value]
     return value + 0.0 if isinstance(value, float) else value
+
+
+def has_plain_text(kind: pa.DataType) -> bool:
+    """Whether the database reads Arrow's text of a value of this type as the same value."""
+    is_ = pa.types
+    return bool(is_.is_integer(kind) or is_.is_string(kind) or is_.is_decimal(kind) or is_.is_boolean(kind))

@@ -65,7 +65,7 @@ POSTGRES = Entry(
     "PostgreSQL",
     ("postgresql", "postgres"),
     "postgresql://user:password@host:5432/database",
-    options=("publication", "arrays", "catchUp", "streamInProgress"),
+    options=("publication", "arrays", "catchUp", "streamInProgress", "failover"),
     source="dblog.sources.postgres.family:FAMILY",
     target="dblog.sinks.sql.postgres:PostgresTarget",
     state="dblog.state.sql.postgres:PostgresDialect",

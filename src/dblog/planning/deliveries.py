@@ -42,6 +42,8 @@ class Deliveries:
         """Columns whose raw values were reported in this life."""
         self._planned: tuple[Offset, float] | None = None
         """The end of the batch that is being delivered, and when it was planned."""
+        self._lost: str | None = None
+        """The last commits that were delivered and lost, in this life, in words."""
         self._batches, self._batch_seconds, self._last_batch_seconds = 0, 0.0, 0.0
 
     def status(self) -> dict[str, Any]:
@@ -52,6 +54,7 @@ class Deliveries:
             "batches": self._batches,
             "batch_seconds": round(self._batch_seconds, 4),
             "last_batch_seconds": round(self._last_batch_seconds, 4),
+            **({} if self._lost is None else {"lost_commits": self._lost}),
         }
 
     def delivered(self, offset: Offset) -> None:
@@ -100,6 +103,10 @@ class Deliveries:
         self.counts.events += events
         self._planned = end, self._effects.monotonic()
         self._tell("batch_planned", position=end.position, events=events, chunks=len(end.emit))
+        for lost in (s.lost for s in segments if s.lost is not None and start.position <= s.start):
+            tables = {str(table): rows for table, rows in lost.tables.items()}
+            self._lost = f"commits from {lost.after} to {lost.upto}, from {lost.servers}: {lost.described}"
+            self._tell("commits_lost", after=lost.after, upto=lost.upto, servers=lost.servers, tables=tables)
         for file in (f for segment in segments for f in segment.files):
             if file.raw and start.position <= file.last < end.position:  # the batch that has its last change counts it
                 self._count_raw(file.table, dict(file.raw))

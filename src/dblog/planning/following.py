@@ -109,6 +109,7 @@ class Following:
         self._locked_until = 0.0
         self._earlier: Mapping[TableName, Followed] | None = None
         self._joining: dict[TableName, _Join] = {}
+        self._log: str | None = None
         self._seen = _Seen()
         self._away: dict[TableName, float] = {}
         self.looks = 0
@@ -132,6 +133,9 @@ class Following:
     def look(self, start: Offset, capture: Capture, wanted: Set[Failure] = frozenset()) -> None:
         """Survey the tables, if it is time. `wanted` are tables that are set aside and are to be taken up again."""
         now, known = self._effects.monotonic(), self.followed(start)
+        if self._log is not None and not self._source.comparable(self._log, capture.log):
+            self._joining = {}  # another server may not have published them
+        self._log = capture.log
         self._joining = {t: join for t, join in self._joining.items() if known.get(t) != join.known}
         opened = self._reopened(capture, wanted)
         again = frozenset(table for table, _ in opened)

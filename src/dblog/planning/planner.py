@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from dblog.capture.spool import LogFile, Spool, schema_to_text
 from dblog.core.cascades import child_of
 from dblog.core.dump import INITIAL, Orders, Staged
 from dblog.core.offset import Chunk, Offset
-from dblog.core.schema import TableName
 from dblog.core.window import Mark, plan
 from dblog.errors import KeyChanged, TableLocked
 from dblog.planning.batch_times import POLL_SECONDS, BatchTimes
@@ -26,6 +25,7 @@ from dblog.planning.deliveries import Deliveries
 from dblog.planning.following import Change, Following
 from dblog.planning.orders import Requests
 from dblog.planning.pacer import Pacer
+from dblog.planning.planned_window import PlannedWindow
 from dblog.planning.retry import retrying
 from dblog.planning.set_aside import TablesAside
 from dblog.planning.settings import StreamSettings
@@ -44,18 +44,6 @@ SHOWN_CHUNKS = 40
 
 LOCKED_SECONDS = 5.0
 """How long no round is tried after a table was found locked, in seconds."""
-
-
-@dataclass(frozen=True)
-class PlannedWindow:
-    """A batch that ends at a watermark, and the facts to record when it is final."""
-
-    end: Offset
-    segments: Sequence[Segment]
-    unread: frozenset[TableName]
-    """Existing tables whose rows could not be read for an initial or repair dump."""
-    elsewhere: frozenset[str]
-    """Chunks that were read on another server than the log."""
 
 
 class Planner:
@@ -231,13 +219,13 @@ class Planner:
 
     def _watermark(self, capture: Capture) -> tuple[str, int]:
         """Write a watermark and wait until the log shows it. Returns its token and its position."""
-        token = self._effects.token()
+        token, log = self._effects.token(), capture.log
         if self._source.writes:
             bound = self._source.write_watermark(token)
             self._tell("watermark_written", token=token)
-            position = capture.wait_token(token, bound)
+            position = capture.wait_token(token, bound, log)
         else:
-            position = capture.wait_position(self._source.high_watermark())
+            position = capture.wait_position(self._source.high_watermark(), log)
         self._tell("watermark_seen", token=token, position=position)
         return token, position
 
@@ -368,8 +356,11 @@ class Planner:
         the log up to the position was captured."""
         assert start.position is not None
         coordinate = capture.coordinate(position)
-        commits = [s.commits.between(start.position, position) for s in segments]
-        shown = np.concatenate([np.array(start.suspects, np.int64), *(c.xids for c in commits)])
+        # transactions of an earlier server are visible on this one, or do not exist there
+        same = [s for s in segments if self._source.comparable(s.coordinate, coordinate)]
+        earlier = start.suspects if self._source.comparable(start.coordinate, coordinate) else ()
+        commits = [s.commits.between(start.position, position) for s in same]
+        shown = np.concatenate([np.array(earlier, np.int64), *(c.xids for c in commits)])
         suspects = self._source.invisible(shown, coordinate) if len(shown) else ()
         holes = {**joined_holes(segments), **dict.fromkeys(change.replaced)}
         return Mark(position, token, suspects, holes, coordinate)

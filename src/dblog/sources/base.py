@@ -14,11 +14,9 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dblog.core.arrays import Ints
@@ -26,72 +24,11 @@ from dblog.core.boundaries import Boundaries
 from dblog.core.offset import Extent, Followed, Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.errors import SourceError
+from dblog.sources.runs import Commits as Commits
+from dblog.sources.runs import Loss as Loss
+from dblog.sources.runs import Run as Run
+from dblog.sources.runs import joined as joined
 from dblog.sources.table_failures import TableFailure
-
-
-def _none() -> Ints:
-    return np.empty(0, np.int64)
-
-
-def _nobody() -> npt.NDArray[np.object_]:
-    return np.empty(0, np.object_)
-
-
-@dataclass(frozen=True)
-class Commits:
-    """The transactions that committed in a stretch of the log, in order: one element of each array for each."""
-
-    positions: Ints = field(default_factory=_none)
-    """Where each ends; a batch may end there."""
-    xids: Ints = field(default_factory=_none)
-    """What the visibility barrier knows them by."""
-    rows: Ints = field(default_factory=_none)
-    """Rows of the stretch up to the end of each."""
-    nbytes: Ints = field(default_factory=_none)
-    """Bytes of the stretch up to the end of each."""
-    origins: npt.NDArray[np.object_] = field(default_factory=_nobody)
-    """Whose numbers `numbers` are, where the log names its transactions in a way that other servers know too; '' for
-    a transaction without a name."""
-    numbers: Ints = field(default_factory=_none)
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def between(self, start: int, end: int) -> Commits:
-        """Those that end in `(start, end]`; rows and bytes still count from the beginning of the stretch."""
-        first, last = np.searchsorted(self.positions, [start, end], "right").tolist()
-        return Commits(*(getattr(self, f.name)[first:last] for f in fields(Commits)))
-
-
-def joined(parts: Sequence[Commits]) -> Commits:
-    """The commits of consecutive parts of a stretch, whose rows and bytes already count from its beginning."""
-    return Commits(*(np.concatenate([_none(), *(getattr(p, f.name) for p in parts)]) for f in fields(Commits)))
-
-
-@dataclass(frozen=True)
-class Run:
-    """A stretch of the log: changes in commit order, per table.
-
-    A run with commits ends at the last of them; one without is the beginning or middle of a transaction that is still
-    arriving. A watermark always ends its run.
-    """
-
-    changes: Sequence[tuple[TableSchema, pa.RecordBatch]] = ()
-    commits: Commits = field(default_factory=Commits)
-    token: str | None = None
-    """The watermark that ends this run."""
-    nbytes: int = 0
-    """Bytes received from the database for this run."""
-    committed_at: int | None = None
-    """When the last transaction committed, by the database's clock, in microseconds since 1970."""
-    replaced: Sequence[TableName] = ()
-    """Tables that have got rows which the log does not show: their changes say that they were emptied, and a dump must
-    bring the rows."""
-
-    @property
-    def position(self) -> int | None:
-        """End position of the last commit; None while the last transaction is still open."""
-        return int(self.commits.positions[-1]) if len(self.commits) else None
 
 
 class LogStream(Protocol):
@@ -327,10 +264,11 @@ class Source(Boundaries, Protocol):
         are read again. Asks nobody."""
         ...
 
-    def repeat(self, position: int, coordinate: str | None, end: str | None) -> LogStream | None:
+    def repeat(self, position: int, coordinate: str | None, end: str | None, upto: int) -> LogStream | None:
         """Open the log once more for exactly the transactions between two coordinates, up to where `passing` ends.
-        Called at a start, for a batch that was planned and whose files are gone. None when the log that is read now has
-        the batch at the positions that it had: then `stream` brings it."""
+        Called at a start, for a batch that was planned up to the position `upto` and whose files are gone. None when
+        the log that is read now has the batch at the positions that it had: then `stream` brings it. Raises
+        PositionLost if the server does not have all of them."""
         ...
 
     @property

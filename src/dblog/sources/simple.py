@@ -126,7 +126,7 @@ class SimpleSource(Source, ABC):
         """Whether they are the same."""
         return coordinate == other
 
-    def repeat(self, position: int, coordinate: str | None, end: str | None) -> LogStream | None:
+    def repeat(self, position: int, coordinate: str | None, end: str | None, upto: int) -> LogStream | None:
         """None: the log has every batch at the positions that it had, or `stream` raises PositionLost."""
         return None
 

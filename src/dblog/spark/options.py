@@ -177,6 +177,12 @@ OPTIONS = (
         True,
     ),
     Setting(
+        "failover",
+        "PostgreSQL 17 and later: off creates the replication slot without FAILOVER, so that standbys do not get it",
+        choice("auto", "off"),
+        "auto",
+    ),
+    Setting(
         "heartbeatSeconds",
         "how often an idle stream acknowledges the log, and tables are looked at",
         number(1, 3600),

@@ -58,6 +58,12 @@ class EventKind(StrEnum):
         "table reason message position column value key",
         "a table failed and is set aside; the others go on",
     )
+    commits_lost = (
+        "commits_lost",
+        "after upto servers tables",
+        "PostgreSQL: a server was promoted without commits that were delivered; the rows that they changed are read "
+        "again: `tables` has their number by table, null for all rows",
+    )
     raw_value = (
         "raw_value",
         "table column rows",

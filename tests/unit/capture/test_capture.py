@@ -33,6 +33,9 @@ class Silent:
     def redefined(self) -> bool:
         return False
 
+    def comparable(self, coordinate: str | None, other: str | None) -> bool:
+        return True
+
     def acknowledge(self, position: int) -> None: ...
 
     def close(self) -> None: ...

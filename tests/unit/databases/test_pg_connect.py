@@ -219,7 +219,7 @@ def test_the_first_writable_of_several_hosts_is_taken(database: Any) -> None:
     url = database.url.replace(f"@127.0.0.1:{address.get('port')}", f"@127.0.0.1:1,127.0.0.1:{address.get('port')}")
     assert url != database.url
     connection = connect(url)
-    assert "target_session_attrs=read-write" in connection.dsn
+    assert "target_session_attrs=primary" in connection.dsn
     connection.close()
 
 

@@ -35,7 +35,7 @@ class Source:
 
 
 class Capture:
-    reached = (10, None)
+    reached, log = (10, None), None
 
     def __init__(self) -> None:
         self.redefined = threading.Event()

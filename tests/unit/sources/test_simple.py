@@ -178,7 +178,7 @@ def test_a_position_means_something_in_one_log_only(source: DictSource) -> None:
     assert source.comparable("log 1", "log 1")
     assert source.comparable(None, None)
     assert not source.comparable("log 1", "log 2")
-    assert source.repeat(1, "log 1", "log 1") is None
+    assert source.repeat(1, "log 1", "log 1", 2) is None
 
 
 @pytest.mark.parametrize("changed", [{"columns": ("n",)}, {"decimals": "string"}, {"own": {"dates": "text"}}], ids=str)

@@ -170,14 +170,16 @@ def connect(
 ) -> Connection:
     """Open a session with our settings; with `replication`, a logical replication one. Raises SourceError.
 
-    The URL overrides our defaults (time-outs, keep-alives, application name), but not `SESSION`.
+    The URL overrides our defaults (time-outs, keep-alives, application name), but not `SESSION`. With several hosts
+    libpq tries one after the other, and takes the first that is the primary.
     """
     address = parse(url) if isinstance(url, str) else url
     given = dict(address.parameters)
     settings = SESSION | REPLICATION if replication else SESSION
     parameters: dict[str, Any] = DEFAULTS | {"application_name": application_name} | given
     if len(address.hosts) > 1:
-        parameters.setdefault("target_session_attrs", "read-write")
+        # Not "read-write": a role that is read-only by default would find no server.
+        parameters.setdefault("target_session_attrs", "primary")
     parameters["client_encoding"] = "UTF8"
     # The last -c of a name counts, so ours come after the user's.
     parameters["options"] = " ".join([given.get("options", ""), *(_option(k, v) for k, v in settings.items())]).strip()
@@ -190,13 +192,20 @@ def connect(
     return connection
 
 
-def connect_beside(connection: Connection, *, application_name: str) -> Connection:
-    """Open another session with the same database, as the same user. Raises SourceError."""
-    parameters = {k: v for k, v in connection.info.dsn_parameters.items() if k != "replication"}
-    parameters |= {"password": connection.info.password or "", "application_name": application_name}
+def connect_beside(connection: Connection, *, application_name: str, replication: bool = False) -> Connection:
+    """Open another session with the same database of the same server, as the same user; with `replication`, a logical
+    replication one. Raises SourceError."""
+    info = connection.info
+    parameters = {k: v for k, v in info.dsn_parameters.items() if k != "replication"}
+    parameters |= {"password": info.password or "", "application_name": application_name}
+    factory = psycopg2.extras.LogicalReplicationConnection if replication else None
+    if "," in parameters.get("host", ""):  # of several hosts, the one that the session is connected to
+        parameters |= {"host": info.host, "port": str(info.port), "target_session_attrs": "any"}
+        parameters.pop("hostaddr", None)
     with translating("connecting once more", secrets=[connection.info.password or "\0"]):
-        beside = psycopg2.connect(**parameters)
-        beside.autocommit = True
+        beside = psycopg2.connect(connection_factory=factory, **parameters)
+        if not replication:
+            beside.autocommit = True
     return beside
 
 
@@ -294,6 +303,8 @@ def _meaning(error: ServerError) -> tuple[type[SourceError], str | None]:
             return TableLocked, "another session holds a lock (see pg_locks); dblog tries again"
         case "55006":
             return ConnectionLost, "another session reads this slot: stop it, or set another slot for this pipeline"
+        case "55000" if "recovery is in progress" in error.text:
+            return ConnectionLost, "the server is a standby now; dblog connects again when it finds the primary"
         case "55000" if "wal_level" in error.text:
             return PreconditionFailed, "set wal_level = logical and restart the server"
         case "55000" if "was not created in this database" in error.text:
@@ -333,8 +344,11 @@ def _meaning_without_state(exc: Exception) -> tuple[type[SourceError], str | Non
     """The driver's own errors: refused and broken connections, and misuse of the driver."""
     text = str(exc)
     if isinstance(exc, psycopg2.OperationalError):
+        # Of several hosts, libpq tries the next one after a broken connection, and stops at one that refuses us. So the
+        # last message counts.
+        last = text[max(0, text.rfind("connection to server ")) :]
         for pattern, hint in _REFUSED.items():
-            if re.search(pattern, text, re.IGNORECASE):
+            if re.search(pattern, last, re.IGNORECASE):
                 return PreconditionFailed, hint
         return ConnectionLost, "check that the server runs and can be reached from here"
     # When a walsender ends, libpq has no message: "error with status PGRES_COPY_BOTH and no message ..."

@@ -220,7 +220,7 @@ class MySQL(Relational[Connection]):
         self._learnt.shift = found.coordinate.shift
         return self._log(found, followed, self._learnt.files, "log")
 
-    def repeat(self, position: int, coordinate: str | None, end: str | None) -> MySQLLog | None:
+    def repeat(self, position: int, coordinate: str | None, end: str | None, upto: int) -> MySQLLog | None:
         followed = self._learnt.followed or {**self.tables()}
         found = self._with(lambda connection: resume.repeat(ServerLog(connection), position, coordinate, end))
         return None if found is None else self._log(found, followed, {}, "control")

@@ -25,6 +25,7 @@ from dblog.databases.postgres.connect import REPLICATION, Address, Connection, c
 from dblog.errors import ConnectionLost, PositionLost, SourceError
 from dblog.sources.postgres.slot_creation import CLIENT_CHECK
 from dblog.sources.postgres.stream import lsn, plugin_options
+from dblog.sources.postgres.visibility import SENDABLE
 
 HEADER = 6
 """Bytes before each message: the number of columns of its row (one), and its length."""
@@ -36,8 +37,8 @@ PIECE_BYTES = 4 << 20
 WORK_MEM = "32MB"
 """Memory in which the server keeps the messages of a call. It writes more of them to a temporary file."""
 
-_LOOK = """
-select (restart_lsn - '0/0'::pg_lsn)::bigint, (pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint
+_LOOK = f"""
+select (restart_lsn - '0/0'::pg_lsn)::bigint, {SENDABLE}
 from pg_catalog.pg_replication_slots where slot_name = %s
 """
 

@@ -44,6 +44,7 @@ class PostgresFamily:
             "arrays": values.read("arrays"),
             "catch_up": values.read("catchUp") == "auto",
             "stream_in_progress": values.read("streamInProgress"),
+            "failover": values.read("failover") == "auto",
         }
 
     def source(self, options: SourceOptions) -> Postgres:
@@ -67,6 +68,7 @@ class PostgresFamily:
             catch_up=options.own["catch_up"],
             in_progress=(options.folder or tempfile.gettempdir()) if options.own["stream_in_progress"] else None,
             skips=options.skips,
+            failover=options.own["failover"],
         )
 
     @contextmanager
@@ -75,6 +77,7 @@ class PostgresFamily:
     ) -> Iterator[Preflight]:
         from dblog.databases.postgres.connect import connect
         from dblog.sources.postgres import preflight
+        from dblog.sources.postgres.failover_checks import standby_problems
 
         source = self.source(options)
         setup = source.setup(followed=followed)
@@ -82,7 +85,7 @@ class PostgresFamily:
             yield Preflight(
                 {"slot": setup.slot, "publication": setup.publication},
                 setup.tables,
-                lambda: preflight.check(connection, setup),
+                lambda: [*preflight.check(connection, setup), *standby_problems(source.address, setup)],
                 lambda: preflight.admin_sql(setup, connection.info.user, preflight.check(connection, setup)),
             )
 

@@ -16,6 +16,7 @@ from dblog.errors import SourceError
 from dblog.sources.base import Run
 from dblog.sources.postgres.catch_up import REREAD_BYTES, CatchUpLog
 from dblog.sources.postgres.copy_session import CallsRefused, CopySession
+from dblog.sources.postgres.opening import Opening
 from dblog.sources.postgres.pgoutput import Decoder
 from dblog.sources.postgres.slot_copy import Ask, SlotState, await_readers, copy_names, refuse_readers, slot_state
 from dblog.sources.postgres.stream import PostgresLog
@@ -39,7 +40,7 @@ class SlotLog:
         address: Address,
         slot: str,
         publication: str,
-        position: int,
+        opening: Opening,
         decoder: Decoder,
         *,
         ask: Ask,
@@ -52,8 +53,11 @@ class SlotLog:
         self._address = address
         self._slot = slot
         self._publication = publication
-        self._position = position
-        """The log up to here has been returned."""
+        self._opening = opening
+        self._first = opening.first
+        self._shift = opening.shift
+        self._position = opening.at
+        """The log up to here, as the server counts, has been returned."""
         self._decoder = decoder
         self._ask = ask
         self._calls = calls
@@ -61,7 +65,10 @@ class SlotLog:
         self._refused = refused
         self._received = 0
         self._looked_at = time.monotonic()
-        self._log = self._open()
+        try:
+            self._log = self._open()
+        finally:
+            opening.release()
 
     def _open(self) -> PostgresLog | CatchUpLog:
         state = await_readers(self._ask, self._slot)
@@ -100,7 +107,7 @@ class SlotLog:
 
     def _stream(self) -> PostgresLog:
         place = self._address, self._slot, self._publication, self._position
-        found = PostgresLog(*place, self._decoder, in_progress=self._in_progress)
+        found = PostgresLog(*place, self._decoder, in_progress=self._in_progress, link=self._opening.take())
         try:
             state = slot_state(self._ask, self._slot)
             if state.copied is not None:
@@ -116,6 +123,9 @@ class SlotLog:
         self._refused()
 
     def read(self, timeout: float, *, eager: bool = False) -> list[Run]:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return [first]
         if self._log.over if isinstance(self._log, CatchUpLog) else self._fallen_behind():
             self._log.close()
             self._log = self._open()
@@ -127,7 +137,8 @@ class SlotLog:
             self._refuse(error)
             raise
         self._received += sum(run.nbytes for run in runs)
-        ends = [run.position for run in runs if run.position is not None]
+        self._opening.recent.note(runs)
+        ends = [run.position - self._shift for run in runs if run.position is not None]
         self._position = max(self._position, self._log.idle_position, *ends[-1:])
         return runs
 
@@ -147,8 +158,9 @@ class SlotLog:
         return isinstance(self._log, CatchUpLog)
 
     @property
-    def coordinate(self) -> None:
-        return None
+    def coordinate(self) -> str | None:
+        coordinate = self._opening.coordinate
+        return None if coordinate is None else str(coordinate)
 
     @property
     def passing(self) -> bool:
@@ -156,7 +168,8 @@ class SlotLog:
 
     @property
     def idle_position(self) -> int:
-        return self._log.idle_position
+        idle = 0 if self._first is not None else self._log.idle_position
+        return idle + self._shift if idle else 0
 
     @property
     def heard(self) -> float:
@@ -166,7 +179,7 @@ class SlotLog:
         return self._log.redefined()
 
     def acknowledge(self, position: int) -> None:
-        self._log.acknowledge(position)
+        self._log.acknowledge(max(0, position - self._shift))
 
     def close(self) -> None:
         self._log.close()

@@ -75,7 +75,7 @@ class Decoder:
     `resolve` returns the schema of a relation, which may leave out columns, or None if its table is not captured. It is
     called once per Relation message. A change of an `Unidentified` table empties it, and it must be dumped again.
     `watermark` is the table whose column `token` has the watermarks. `before` adds the old rows. `failures` takes
-    errors that concern one table alone; without it they are raised.
+    errors that concern one table alone; without it they are raised. `shift` is added to the server's positions.
     """
 
     def __init__(
@@ -85,7 +85,9 @@ class Decoder:
         watermark: TableName,
         before: bool = False,
         failures: TableFailures | None = None,
+        shift: int = 0,
     ) -> None:
+        self._shift = shift
         self._resolve = resolve
         self._watermark = watermark
         self._before = before
@@ -156,13 +158,13 @@ class Decoder:
             kind,
             np.flatnonzero(change),
             transaction,
-            lsn=np.append(carried.lsn, raw.be64(at + 1).view(np.int64)),
+            lsn=np.append(carried.lsn, raw.be64(at + 1).view(np.int64) + self._shift),
             committed_at=np.append(carried.committed_at, raw.be64(at + 9).view(np.int64) + EPOCH_MICROS),
             xid=np.append(carried.xid, raw.be32(at + 17).astype(np.int64)),
             preceding=np.append(-carried.changes, np.cumsum(change)[begin]),
             open=bool(depth[-1]),
         )
-        if np.any(raw.be64(start[commit] + 2).view(np.int64) != feed.lsn[transaction[commit]]):
+        if np.any(raw.be64(start[commit] + 2).view(np.int64) + self._shift != feed.lsn[transaction[commit]]):
             raise DecodeError("a commit in the log does not belong to the transaction before it")
         if carried.token is not None:
             feed.tokens[0] = carried.token
@@ -179,7 +181,7 @@ class Decoder:
         counted = np.zeros(len(feed.changes), np.int64)
         for target, rows in groups:
             counted[rows] = target.layout is not None
-        ends, runs = _cut(feed, np.append(0, np.cumsum(counted)))
+        ends, runs = _cut(feed, np.append(0, np.cumsum(counted)), self._shift)
         found: list[list[tuple[int, TableSchema, pa.RecordBatch]]] = [[] for _ in runs]
         for target, rows in groups:
             made = self._table_batch(feed, target, rows)
@@ -296,15 +298,15 @@ def _grouped(index: Ints, targets: list[_Target]) -> Iterator[tuple[_Target, Int
             yield target, order[first:end]
 
 
-def _cut(feed: Feed, rows: Ints) -> tuple[Ints, list[Run]]:
+def _cut(feed: Feed, rows: Ints, shift: int) -> tuple[Ints, list[Run]]:
     """The end of each run, as a number of messages, and the runs without their changes. `rows` has the number of rows
-    before each change.
+    before each change. `shift` is added to the server's positions.
 
     A run ends after each watermark's transaction and after the last commit. An open transaction is its own run.
     """
     commits = np.flatnonzero(feed.kind == COMMIT)
     number = feed.transaction[commits]
-    positions = feed.raw.be64(feed.start[commits] + 10).view(np.int64)
+    positions = feed.raw.be64(feed.start[commits] + 10).view(np.int64) + shift
     marked = np.flatnonzero(np.isin(number, list(feed.tokens)))
     row_at = rows[np.searchsorted(feed.changes, commits)]
     bytes_before = np.append(0, np.cumsum(feed.size))

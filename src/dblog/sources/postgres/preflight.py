@@ -22,6 +22,7 @@ from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import Connection, translating
 from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight_checks
+from dblog.sources.postgres.failover_checks import enable_failover, with_failover
 from dblog.sources.postgres.preflight_checks import Setup
 from dblog.sources.postgres.slot_copy import copy_names
 from dblog.sources.postgres.slot_creation import create_slot
@@ -70,12 +71,15 @@ def prepare(
         cur.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
         problems = check(connection, setup)
         refuse(problems)
-        creatable = [p.fix for p in problems if p.creatable]
+        creatable, failover = [p.fix for p in problems if p.creatable], with_failover(connection, setup)
+        slot = slot_sql(setup.slot, failover=failover)
         for fix in creatable:
-            if fix != slot_sql(setup.slot):
+            if fix != slot:
                 cur.execute(fix)  # steps 1 and 2
-    if slot_sql(setup.slot) in creatable:  # step 3, after the commit: the slot must begin after the publication
-        create_slot(connection, setup.slot, wait or Wait())
+    if slot in creatable:  # step 3, after the commit: the slot must begin after the publication
+        create_slot(connection, setup.slot, wait or Wait(), failover=failover)
+    elif failover:
+        enable_failover(connection, setup.slot)
 
 
 def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None) -> str:
@@ -92,7 +96,8 @@ def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None
     rest = [preflight_checks.publication_sql(setup)]
     if problems is not None:
         needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
-        rest = [statement for statement in needed if statement not in (*script, slot_sql(setup.slot))]
+        slots = (slot_sql(setup.slot, failover=each) for each in (True, False))
+        rest = [statement for statement in needed if statement not in (*script, *slots)]
     return "\n".join([*script, *rest, *for_later(problems or ())]) + "\n"
 
 

@@ -11,10 +11,11 @@ from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import identifier
 from dblog.sources.postgres.deferrable import WHY, deferrable_keys
+from dblog.sources.postgres.failover_checks import primary_problems, standby_source_problems, with_failover
 from dblog.sources.postgres.promised import promised_problems, unused
 from dblog.sources.postgres.relations import ANCESTORS, LEAVES, PARTS, RELATIONS
 from dblog.sources.postgres.slot_copy import copy_names
-from dblog.sources.postgres.slot_problems import SLOT, slot_problems
+from dblog.sources.postgres.slot_problems import SLOT, slot_problems, slot_sql
 from dblog.sources.problems import NO_KEY, Problem
 from dblog.sources.relational import WATERMARK
 
@@ -39,6 +40,8 @@ class Setup:
     """The keys that users promise for tables without one."""
     left_out: tuple[Problem, ...] = ()
     """Why other tables that the patterns bring are left out."""
+    failover: bool = True
+    """Whether standbys get the slot, where the server can do that."""
 
     @property
     def published(self) -> tuple[TableName, ...]:
@@ -94,6 +97,8 @@ class Inspection:
     def __init__(self, cur: Any, setup: Setup) -> None:
         self.cur, self.setup = cur, setup
         self.server = self._one(_SERVER)
+        if self.server.standby:  # there nothing can be created but a slot
+            self.server = self.server._replace(creates=False)
         self.slot = self._one(SLOT, copy_names(setup.slot), setup.slot)
         self.publication = self._one(
             "SELECT *, pg_has_role(pubowner, 'USAGE') AS owned FROM pg_publication WHERE pubname = %s",
@@ -137,11 +142,14 @@ class Inspection:
         yield from slot_problems(
             self.setup.slot,
             self.slot,
+            create=slot_sql(self.setup.slot, failover=with_failover(self.cur.connection, self.setup)),
             fresh=self.setup.fresh,
             database=self.server.database,
             reader=who or (None, None),
             lost=lost,
         )
+        if with_failover(self.cur.connection, self.setup):
+            yield from primary_problems(self.cur, self.setup.slot)
 
     def _one(self, query: str, *parameters: object) -> Any:
         self.cur.execute(query, parameters)
@@ -154,7 +162,7 @@ class Inspection:
     def _of_server(self) -> Iterator[Problem]:
         s = self.server
         if s.standby:
-            yield Problem("the server is a standby", "connect to the primary")
+            yield from standby_source_problems(self.cur.connection, writes=self.setup.writes)
         if s.wal_level != "logical":
             rds = "on Amazon RDS and Aurora: rds.logical_replication = 1 in the parameter group, then reboot"
             fix = f"ALTER SYSTEM SET wal_level = 'logical';  -- then restart the server; {rds}"
@@ -347,7 +355,7 @@ class Inspection:
 
     def not_a_member(self, found: Any, table: Any, *, owned: bool) -> Problem:
         """The problem that the publication lacks a table; `owned`: whether the role owns the table."""
-        pub, may = self.setup.publication, found.owned and owned and not self.partial
+        pub, may = self.setup.publication, found.owned and owned and not self.partial and not self.server.standby
         fix = f"ALTER PUBLICATION {identifier(pub)} ADD TABLE {identifier(table.schema, table.name)};"
         if self.partial:  # the statement that fixes these sets all tables, so ADD would fail
             fix = _members_sql(self.setup, self._publishable())

@@ -58,3 +58,12 @@ PARTS = """
     CROSS JOIN LATERAL (SELECT to_jsonb(r) ->> 'prqual' AS filter, to_jsonb(r) ->> 'prattrs' AS columns) f
     WHERE r.prpubid = %s::oid AND (f.filter IS NOT NULL OR f.columns IS NOT NULL)
 """
+
+# What a pattern can bring: ordinary and partitioned tables, but not their partitions; and views and foreign tables,
+# which cannot be captured.
+CANDIDATES = """
+select n.nspname, c.relname, c.relkind in ('r', 'p') and c.relpersistence = 'p'
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p', 'v', 'm', 'f') and not c.relispartition
+  and n.nspname not in ('pg_catalog', 'information_schema', 'dblog') and n.nspname not like 'pg\\_%'
+"""

@@ -17,6 +17,7 @@ from typing import Any
 
 from dblog.errors import ConnectionLost, PositionLost
 from dblog.sources.family import digest
+from dblog.sources.postgres.visibility import FLUSHED, SENDABLE
 
 COPIES = 2
 """How many copies are read in turn. While one sends, the server decodes for the other."""
@@ -27,12 +28,22 @@ POLL_SECONDS = 0.02
 Ask = Callable[..., Any]
 """Asks the database, and returns the first row of the answer: `ask(query, *parameters)`."""
 
-_STATE = """
+_STATE = f"""
 select (s.confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, (s.restart_lsn - '0/0'::pg_lsn)::bigint, s.wal_status,
-       s.active_pid, (pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint,
+       s.active_pid, {SENDABLE},
        (select c.active_pid from pg_catalog.pg_replication_slots c where c.slot_name = any (%s) limit 1)
 from pg_catalog.pg_replication_slots s where s.slot_name = %s and s.database = current_database()
 """
+
+
+HEALTH = f"""
+select {FLUSHED}, s.active or c.copied, s.wal_status,
+       {FLUSHED} - (s.restart_lsn - '0/0'::pg_lsn)::bigint, s.safe_wal_size,
+       case when c.copied then 'catch-up' when s.active then 'stream' end
+from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slot_name = v.slot,
+     lateral (select exists (select from pg_catalog.pg_replication_slots o where o.slot_name = any (%s)) copied) c
+"""
+"""How the server keeps the log of a slot, given its name and those of its copies."""
 
 
 def copy_names(slot: str) -> list[str]:
@@ -48,7 +59,7 @@ class SlotState:
     restart: int
     """Where the server begins to read its log for the slot. It stays behind while an old transaction is open."""
     latest: int
-    """The end of the server's log."""
+    """The end of the log that the server sends for the slot."""
     reader: int | None
     """The server's process that reads the slot."""
     copied: int | None
@@ -62,10 +73,21 @@ def slot_state(ask: Ask, slot: str) -> SlotState:
         raise PositionLost(
             f"slot {slot!r} does not exist" if found is None else f"slot {slot!r} has lost its log",
             hint="start with a new checkpoint, which dumps the tables again; "
-            "to keep more log for a stopped stream raise max_slot_wal_keep_size",
+            "to keep more log for a stopped stream raise max_slot_wal_keep_size; a server that was promoted has the "
+            "slot only if it was synchronized (docs/high-availability.md)",
         )
     confirmed, restart, _, reader, latest, copied = found
     return SlotState(confirmed, restart, latest, reader, copied)
+
+
+def refuse_gap(slot: str, state: SlotState, at: int) -> None:
+    """Raise PositionLost if the slot no longer has the log from a position of the server on."""
+    if state.confirmed > at:
+        raise PositionLost(
+            f"slot {slot!r} was read up to {state.confirmed}, but the checkpoint is only at {at}",
+            hint="another reader used the slot, or the checkpoint is an old copy; the log in between is lost: "
+            "drop the slot and start with a new checkpoint, which dumps the tables again",
+        )
 
 
 def refuse_readers(slot: str, state: SlotState) -> None:

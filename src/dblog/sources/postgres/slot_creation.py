@@ -35,6 +35,12 @@ MOST_NAMED = 5
 UNKNOWN = "open transactions"
 """The text for blocking transactions that cannot be listed."""
 
+ON_STANDBY = (
+    "the primary to log its running transactions, which it does within 15 seconds if anything is written, or at once "
+    "with: SELECT pg_log_standby_snapshot();"
+)
+"""What a slot on a standby waits for. It also waits for the transactions that are writing on the primary."""
+
 # Sessions with a writing transaction, the oldest first. Transactions of the last second are left out, except the one
 # that the server waits for: a busy server always has some. Without pg_read_all_stats the server hides age and query of
 # others.
@@ -53,14 +59,17 @@ order by 6 desc
 """
 
 
-def create_slot(connection: Connection, slot: str, wait: Wait, *, temporary: bool = False) -> None:
-    """Create a slot in this session, which is in autocommit mode, and wait for it as long as `wait` allows.
+def create_slot(
+    connection: Connection, slot: str, wait: Wait, *, temporary: bool = False, failover: bool = False
+) -> None:
+    """Create a slot in this session, which is in autocommit mode, and wait for it as long as `wait` allows. With
+    `failover`, standbys get it too.
 
     Raises PreconditionFailed with the blocking transactions when the patience ends, and SourceError when the stream is
     stopped. No slot is left behind after an error."""
     doing = f"creating slot {slot!r}"
     deadline = time.monotonic() + wait.patience
-    with _running(connection, slot, _statement(connection, slot, wait.patience, temporary)) as creation:
+    with _running(connection, slot, _statement(connection, slot, wait.patience, temporary, failover)) as creation:
         if creation.done.wait(LOOK_SECONDS):
             with translating(doing):
                 creation.result()
@@ -75,7 +84,7 @@ def create_slot(connection: Connection, slot: str, wait: Wait, *, temporary: boo
                         raise PreconditionFailed(
                             f"slot {slot!r} could not be created in {wait.patience:g} s: it waits for {holders()}",
                             hint="end them (SELECT pg_terminate_backend(pid), or ROLLBACK PREPARED) and start again, "
-                            "or raise patienceSeconds",
+                            "or raise patienceSeconds; for a standby, do so on its primary",
                         )
                 with translating(doing):
                     creation.result()
@@ -83,12 +92,13 @@ def create_slot(connection: Connection, slot: str, wait: Wait, *, temporary: boo
             wait.tell(None)
 
 
-def _statement(connection: Connection, slot: str, patience: float, temporary: bool) -> str:
+def _statement(connection: Connection, slot: str, patience: float, temporary: bool, failover: bool) -> str:
     """The statements, as one message. The server runs it as one transaction, even on a replication connection."""
     since, every = CLIENT_CHECK
     settings = ["lock_timeout = 0", f"statement_timeout = '{patience + GRACE_SECONDS:.0f}s'"]
     settings += [f"client_connection_check_interval = '{every}'"] * (connection.server_version >= since)
-    create = f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput', {str(temporary).lower()})"
+    kind = f"{str(temporary).lower()}{', failover => true' if failover else ''}"
+    create = f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput', {kind})"
     return "; ".join([*(f"SET LOCAL {setting}" for setting in settings), create])
 
 
@@ -151,6 +161,9 @@ def _holders_seen_by(connection: Connection) -> Iterator[Callable[[], str]]:
         def holders() -> str:
             try:
                 with translating("looking for open transactions"):
+                    cursor.execute("select pg_catalog.pg_is_in_recovery()")
+                    if cursor.fetchone() == (True,):
+                        return ON_STANDBY
                     cursor.execute(_HOLDERS, {"creator": creator})
                     return _described(cursor.fetchall())
             except SourceError:  # the list is only information: go on without it

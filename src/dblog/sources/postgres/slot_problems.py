@@ -17,8 +17,9 @@ SLOT = """
 """
 
 
-def slot_sql(slot: str) -> str:
-    return f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput');"
+def slot_sql(slot: str, *, failover: bool) -> str:
+    more = ", failover => true" if failover else ""
+    return f"SELECT pg_create_logical_replication_slot({literal(slot)}, 'pgoutput'{more});"
 
 
 def _drop_sql(slot: str) -> str:
@@ -26,18 +27,28 @@ def _drop_sql(slot: str) -> str:
 
 
 def slot_problems(
-    name: str, slot: Any, *, fresh: bool, database: str, reader: tuple[str | None, str | None], lost: Sequence[str]
+    name: str,
+    slot: Any,
+    *,
+    create: str,
+    fresh: bool,
+    database: str,
+    reader: tuple[str | None, str | None],
+    lost: Sequence[str],
 ) -> Iterator[Problem]:
     """The problems of a slot (a row of `pg_replication_slots`, or None).
 
-    A `fresh` pipeline may create the slot. `reader` is the application and client of the session that reads it. `lost`
-    has reasons why changes may be missing from it."""
+    A `fresh` pipeline may create the slot, with the statement `create`. `reader` is the application and client of the
+    session that reads it. `lost` has reasons why changes may be missing from it."""
     if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
         yield Problem(f"{name!r} is not a valid slot name", "use up to 63 lower case letters, digits, underscores")
     elif slot is None and fresh:
-        yield Problem(f"slot {name!r} does not exist", slot_sql(name), fatal=False, creatable=True)
+        yield Problem(f"slot {name!r} does not exist", create, fatal=False, creatable=True)
     elif slot is None:
-        fix = "start anew, with a new checkpoint and a full dump: the log since the checkpoint is gone"
+        fix = (
+            "start anew, with a new checkpoint and a full dump: the log since the checkpoint is gone; after a "
+            "promotion, a server has the slot only if it was synchronized (docs/high-availability.md)"
+        )
         yield Problem(f"slot {name!r} does not exist, but a checkpoint needs its log", fix, lost=True)
     if slot is None:
         return

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-
-import pyarrow as pa
+from weakref import WeakKeyDictionary
 
 from dblog.core.arrays import Ints
 from dblog.core.names import Pattern, select_tables
@@ -16,8 +15,8 @@ from dblog.core.offset import Extent, Followed, Key
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.postgres.connect import Address, Connection, connect, translating
 from dblog.errors import (
+    ConnectionLost,
     KeyChanged,
-    PositionLost,
     PreconditionFailed,
     SchemaChanged,
     TableUnreadable,
@@ -29,9 +28,15 @@ from dblog.sources.postgres.catalog import Unidentified, read_tables, relation_s
 from dblog.sources.postgres.column_types import TypeOptions
 from dblog.sources.postgres.deferrable import refuse_deferrable_keys
 from dblog.sources.postgres.log import SlotLog
+from dblog.sources.postgres.opening import Opening, open_at, refuse_taken_back, take_back
 from dblog.sources.postgres.pgoutput import Decoder, Relation
 from dblog.sources.postgres.preflight import Setup
-from dblog.sources.postgres.slot_copy import SlotState, copy_names, slot_state
+from dblog.sources.postgres.recent_changes import RecentChanges
+from dblog.sources.postgres.relations import CANDIDATES
+from dblog.sources.postgres.resume import refuse_ahead, refuse_other_system
+from dblog.sources.postgres.selection import PostgresSelection
+from dblog.sources.postgres.slot_copy import HEALTH, SlotState, copy_names, refuse_gap, slot_state
+from dblog.sources.postgres.timeline import Coordinate, Server, server_of
 from dblog.sources.postgres.visibility import Snapshot
 from dblog.sources.problems import Problem, left_out
 from dblog.sources.relational import LOCK_SECONDS, PEOPLE_SECONDS, WATERMARK, Chunks, Relational
@@ -40,22 +45,8 @@ from dblog.sources.table_failures import TableFailure, TableFailures, about
 SEARCH_PATH = 'search_path = "$user", public'
 """The search path for users' conditions and probes: PostgreSQL's default. Our own statements qualify all names."""
 
-# What a pattern can bring: ordinary and partitioned tables, but not their partitions; and views and foreign tables,
-# which cannot be captured.
-_CANDIDATES = """
-select n.nspname, c.relname, c.relkind in ('r', 'p') and c.relpersistence = 'p'
-from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where c.relkind in ('r', 'p', 'v', 'm', 'f') and not c.relispartition
-  and n.nspname not in ('pg_catalog', 'information_schema', 'dblog') and n.nspname not like 'pg\\_%'
-"""
-
-_HEALTH = """
-select (pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, s.active or c.copied, s.wal_status,
-       (pg_catalog.pg_current_wal_flush_lsn() - s.restart_lsn)::bigint, s.safe_wal_size,
-       case when c.copied then 'catch-up' when s.active then 'stream' end
-from (values (%s)) v (slot) left join pg_catalog.pg_replication_slots s on s.slot_name = v.slot,
-     lateral (select exists (select from pg_catalog.pg_replication_slots o where o.slot_name = any (%s)) copied) c
-"""
+_SERVERS: WeakKeyDictionary[Connection, Server] = WeakKeyDictionary()
+"""The server of each session. A session with a primary stays with its timeline."""
 
 
 @dataclass
@@ -68,6 +59,9 @@ class _Learnt:
     failures: TableFailures = field(default_factory=TableFailures)
     calls_refused: bool = False
     """Whether the server did not let us read the log by calls."""
+    log: Coordinate | None = None
+    """Which server's log is read, and how its positions are counted. None before the log is opened."""
+    recent: RecentChanges = field(default_factory=RecentChanges)
 
     def refuse_calls(self) -> None:
         self.calls_refused = True
@@ -95,6 +89,8 @@ class Postgres(Relational[Connection]):
     commit."""
     skips: bool = True
     """Whether tables that a pattern brings and that cannot be followed are left out, not refused."""
+    failover: bool = True
+    """Whether standbys get the slot, where the server can do that."""
     _learnt: _Learnt = field(default_factory=_Learnt, repr=False, compare=False)
 
     # -- set-up ----------------------------------------------------------------------------------------------
@@ -116,8 +112,8 @@ class Postgres(Relational[Connection]):
         return preflight.unfit(session, self._setup_of(tables))
 
     def _setup_of(self, tables: Sequence[TableName]) -> Setup:
-        setup = Setup(self.slot, self.publication, tuple(tables), fresh=False, writes=self.writes)
-        return replace(setup, keys=self.types.keys)
+        named = self.slot, self.publication, tuple(tables)
+        return Setup(*named, fresh=False, writes=self.writes, failover=self.failover, keys=self.types.keys)
 
     def prepare(
         self,
@@ -155,7 +151,7 @@ class Postgres(Relational[Connection]):
 
     def _candidates(self, session: Connection) -> dict[TableName, bool]:
         with session.cursor() as cursor:
-            cursor.execute(_CANDIDATES)
+            cursor.execute(CANDIDATES)
             return {TableName(schema, name): is_table for schema, name, is_table in cursor.fetchall()}
 
     def _read_tables(self, session: Connection, names: Collection[TableName]) -> dict[TableName, TableSchema]:
@@ -169,18 +165,26 @@ class Postgres(Relational[Connection]):
         return Origin(slot.confirmed, self._running())
 
     def latest(self) -> int:
-        (position,) = self._ask("select pg_catalog.pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
-        return int(position)
+        (position,) = self._ask(f"select {visibility.FLUSHED}")
+        return int(position) + self._shift
+
+    @property
+    def _shift(self) -> int:
+        """The difference of the stream's positions to the server's own."""
+        return 0 if (log := self._learnt.log) is None else log.shift
 
     def check_position(self, position: int, coordinate: str | None = None) -> None:
-        """Raise PositionLost unless the slot still has the log after the position."""
-        slot = self._slot()
-        if slot.confirmed > position:
-            raise PositionLost(
-                f"slot {self.slot!r} was read up to {slot.confirmed}, but the checkpoint is only at {position}",
-                hint="another reader used the slot, or the checkpoint is an old copy; the log in between is lost: "
-                "drop the slot and start with a new checkpoint, which dumps the tables again",
-            )
+        """Raise PositionLost unless the slot still has the log after the position. After a promotion only `stream` can
+        tell."""
+        known, slot = Coordinate.parse(coordinate), self._slot()
+        if known is not None:
+            server = server_of(self._session("control"))
+            if server.system:
+                refuse_other_system(known, server.system)
+            if server.timeline not in (None, known.timeline):
+                return
+            refuse_ahead(position - known.shift, *self._ask(f"select {visibility.FLUSHED}"))
+        refuse_gap(self.slot, slot, position - (known.shift if known else 0))
 
     def abandon(self) -> None:
         """Drop the slot and the publication of a stream that will never go on."""
@@ -192,7 +196,7 @@ class Postgres(Relational[Connection]):
         self._with(drop)
 
     def stream(self, position: int, coordinate: str | None = None) -> SlotLog:
-        self.check_position(position, coordinate)
+        opening = self._opening(position, coordinate)
 
         def resolve(relation: Relation) -> TableSchema | None:
             """A followed table keeps the name it is followed by, even after a rename."""
@@ -215,12 +219,12 @@ class Postgres(Relational[Connection]):
                 return found and Unidentified(found.table, found.columns, found.key, str(relation.oid))
 
         failures = self._learnt.failures
-        decoder = Decoder(resolve, watermark=WATERMARK, before=self.before, failures=failures)
+        decoder = Decoder(resolve, watermark=WATERMARK, before=self.before, failures=failures, shift=opening.shift)
         return SlotLog(
             self.address,
             self.slot,
             self.publication,
-            position,
+            opening,
             decoder,
             ask=partial(self._ask, role="log"),
             calls=self.catch_up and not self._learnt.calls_refused,
@@ -228,14 +232,38 @@ class Postgres(Relational[Connection]):
             refused=self._learnt.refuse_calls,
         )
 
-    def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> None:
-        """None: a slot belongs to one server."""
+    def _opening(self, position: int, coordinate: str | None) -> Opening:
+        """Where the log is opened. From here on, all sessions must be with the same server."""
+        known, ask = Coordinate.parse(coordinate), partial(self._ask, role="log")
+        opening = open_at(self.address, f"dblog {self.slot}", position, known, self._learnt.recent)
+        try:
+            self._learnt.log = opening.coordinate
+            refuse_gap(self.slot, slot_state(ask, self.slot), opening.at)
+            if opening.resumption.lost is not None and known is not None:
+                describe, names = partial(self._describe, role="log"), dict(self._learnt.names)
+                opening.first = take_back(opening, known, names, ask, describe, self._absent, before=self.before)
+        except BaseException:
+            opening.release()
+            raise
+        return opening
+
+    def _absent(self, schema: TableSchema, keys: Sequence[Key]) -> list[Key]:
+        with self._reading(f"looking for keys of {schema.table}", everything=True):
+            return self._with(lambda session: chunks.missing(session, schema, keys), "log")
+
+    def coordinate(self, coordinate: str | None, commits: Commits, position: int) -> str | None:
+        known = Coordinate.parse(coordinate)
+        return None if known is None else str(known.after(commits))
 
     def comparable(self, coordinate: str | None, other: str | None) -> bool:
-        return True
+        known, theirs = Coordinate.parse(coordinate), Coordinate.parse(other)
+        return known is None or theirs is None or known.log == theirs.log
 
-    def repeat(self, position: int, coordinate: str | None, end: str | None) -> None:
-        """None: the slot's log has the batch at its positions."""
+    def repeat(self, position: int, coordinate: str | None, end: str | None, upto: int) -> None:
+        """None: the slot's log has the batch at its positions. Raises PositionLost if it does not."""
+        first, last = Coordinate.parse(coordinate), Coordinate.parse(end)
+        if first is not None and last is not None:
+            refuse_taken_back(open_at(self.address, f"dblog {self.slot}", upto, last, RecentChanges()), first, last)
 
     def _slot(self) -> SlotState:
         return slot_state(self._ask, self.slot)
@@ -252,22 +280,30 @@ class Postgres(Relational[Connection]):
                         hint=f"insert into {WATERMARK} (id, token) values (1, '')",
                     )
                 cursor.execute("select (pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
-                return int(cursor.fetchone()[0])
+                return int(cursor.fetchone()[0]) + self._shift
 
         try:
             return self._with(write)
         except (SchemaChanged, PreconditionFailed) as error:
+            if self._ask("select pg_catalog.pg_is_in_recovery()") == (True,):
+                raise ConnectionLost(
+                    "cannot write a watermark: the server is a standby now", hint=error.hint
+                ) from error
             raise WatermarkError(
                 f"cannot write a watermark: {error.message}", hint=f"create the table {WATERMARK}; see docs/postgres.md"
             ) from error
 
     def high_watermark(self) -> int:
         (bound,) = self._ask(visibility.INSERTED)
-        if self.latest() < bound:
+        if self.latest() < bound + self._shift:
             self._ask(visibility.FLUSH)
-        return int(bound)
+        return int(bound) + self._shift
 
     def invisible(self, xids: Ints, coordinate: str | None) -> tuple[int, ...]:
+        """Transactions of an earlier server are visible on a promoted one, or do not exist there."""
+        log = self._learnt.log
+        if log is not None and not self.comparable(coordinate, str(log)):
+            return ()
         return self._snapshot().hidden(xids)
 
     def _running(self) -> tuple[int, ...]:
@@ -312,9 +348,9 @@ class Postgres(Relational[Connection]):
         return {"source": str(self.address), "slot": self.slot, "publication": self.publication}
 
     def health(self) -> Mapping[str, Any]:
-        found = self._ask(_HEALTH, self.slot, copy_names(self.slot), role="health")
-        names = ("latest", "active", "wal_status", "retained_bytes", "safe_bytes", "read_by")
-        return dict(zip(names, found, strict=True))
+        latest, *found = self._ask(HEALTH, self.slot, copy_names(self.slot), role="health")
+        names = ("active", "wal_status", "retained_bytes", "safe_bytes", "read_by")
+        return {"latest": latest + self._shift, **dict(zip(names, found, strict=True))}
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -331,7 +367,19 @@ class Postgres(Relational[Connection]):
             # the commit of a watermark need not wait for a standby: it only has to reach the log
             cursor.execute("set synchronous_commit = local")
             cursor.execute(f"set lock_timeout = '{LOCK_SECONDS}s'")
+        _SERVERS[connection] = server_of(connection)
         return connection
+
+    def _session(self, role: str) -> Connection:
+        """The process's session for a role, with the server whose log is read."""
+        session = super()._session(role)
+        try:
+            _SERVERS[session].refuse_other(self._learnt.log)
+        except ConnectionLost:  # it was opened before a failover, or the log was
+            self._forget(role)
+            session = super()._session(role)
+            _SERVERS[session].refuse_other(self._learnt.log)
+        return session
 
     def _read_only_begin(self, session: Connection) -> Sequence[str]:
         # after its first query a read-only transaction cannot be made writable
@@ -342,24 +390,3 @@ class Postgres(Relational[Connection]):
 
     def _close(self, session: Connection) -> None:
         session.close()
-
-
-@dataclass(frozen=True)
-class PostgresSelection:
-    """The read of a chunk, in one transaction. The lock of its first statement, which every select takes, protects the
-    schema until the rows are read."""
-
-    _source: Postgres
-    schema: TableSchema
-    _extent: Extent
-
-    def read(self, take: Callable[[pa.RecordBatch], None]) -> None:
-        def read(connection: Connection) -> None:
-            own = self._extent.where is not None or bool(self._extent.keys)
-            with self._source._reading(f"reading table {self.schema.table}", everything=own):
-                if self.schema.promised:
-                    chunks.check_promise(connection, self.schema, self._extent)
-                chunks.select(connection, self.schema, self._extent, take)
-                connection.cursor().execute("rollback")  # undoes settings that a condition may have changed
-
-        self._source._with(read, "chunks")

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from dblog.databases.postgres.connect import Address, connect, identifier, literal, translating
+from dblog.databases.postgres.connect import Address, Connection, connect, identifier, literal, translating
 from dblog.errors import DecodeError
 from dblog.sources.base import Run, Wait
 from dblog.sources.postgres.in_progress import Committed, InProgress
@@ -60,9 +60,11 @@ class PostgresLog:
         in_progress: str | None = None,
         temporary: bool = False,
         wait: Wait | None = None,
+        link: Connection | None = None,
     ) -> None:
         """`in_progress` is the folder for files of transactions in progress; None if the server must not send such.
-        `wait` is how the creation of a temporary slot waits for open transactions."""
+        `wait` is how the creation of a temporary slot waits for open transactions. `link` is a replication connection
+        to use, which belongs to this log from now on; otherwise one is opened."""
         self._decoder = decoder
         self._pending = Pending(decoder)
         self._queue: deque[list[bytes] | Committed] = deque()
@@ -72,7 +74,7 @@ class PostgresLog:
         self._decoded_at = 0.0
         self._busy = False
         self._acknowledged = 0
-        self._connection = connect(address, replication=True, application_name=f"dblog {slot}")
+        self._connection = link or connect(address, replication=True, application_name=f"dblog {slot}")
         early = in_progress is not None and self._connection.server_version >= IN_PROGRESS_VERSION
         self._in_progress = InProgress(in_progress) if in_progress is not None and early else None
         try:
