@@ -14,7 +14,7 @@ from schemathesis.engine import Status, StopReason, events, from_schema
 from schemathesis.openapi import from_dict
 
 from dblog.control.api import create_app
-from dblog.control.models import TABLE, TABLES, Change
+from dblog.control.requests import TABLE, TABLES, Change
 from dblog.core.names import parse_patterns, parse_table
 from dblog.core.throttle import SETTINGS, Throttle, read_settings
 from dblog.errors import ConfigError

@@ -19,22 +19,12 @@ from starlette.routing import compile_path
 
 from dblog.control import metrics
 from dblog.control.access import Who, session_routes, sign_in_routes
-from dblog.control.assets import add_assets
-from dblog.control.events import Busy, EventStream, Hub
-from dblog.control.grid import grid_routes
-from dblog.control.guard import Gate, Limit, problem
-from dblog.control.models import (
-    Change,
-    Choice,
+from dblog.control.answers import (
     Dumps,
     DumpState,
     Election,
-    Following,
     Health,
-    Listing,
     Live,
-    NewDump,
-    Number,
     Pipelines,
     PipelineState,
     Problem,
@@ -45,8 +35,13 @@ from dblog.control.models import (
     Tables,
     Waiting,
 )
+from dblog.control.assets import add_assets
+from dblog.control.events import Busy, EventStream, Hub
+from dblog.control.grid import grid_routes
+from dblog.control.guard import Gate, Limit, problem
 from dblog.control.overview import overview_routes
 from dblog.control.page import add_page
+from dblog.control.requests import Change, Choice, Following, Listing, NewDump, Number
 from dblog.control.session import Tokens
 from dblog.control.stores import Stores
 from dblog.errors import ConfigError, Conflict, DBLogError, NotFound, StateError

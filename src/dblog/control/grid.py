@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from dblog.control.models import Choice
+from dblog.control.requests import Choice
 from dblog.control.stores import Stores
 from dblog.state.pipeline import Pipeline
 from dblog.state.requests import Dump, State

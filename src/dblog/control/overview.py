@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from dblog.control.fleet import Fleet, History, Overview, fleet, overview, points
-from dblog.control.models import TABLES, Choice
+from dblog.control.requests import TABLES, Choice
 from dblog.control.stores import Stores
 from dblog.core.names import parse_patterns, parse_table, select_tables
 from dblog.state.history import KEEP_SAMPLES, SAMPLE_SECONDS, samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from dblog.control.models import Choice
+from dblog.control.requests import Choice
 from dblog.state.pipeline import Pipeline, only_pipeline
 from dblog.state.store import Store
 

@@ -23,7 +23,7 @@ from dblog.databases.postgres.connect import Connection, translating
 from dblog.sources.base import Wait
 from dblog.sources.postgres import preflight_checks
 from dblog.sources.postgres.failover_checks import enable_failover, with_failover
-from dblog.sources.postgres.preflight_checks import Setup
+from dblog.sources.postgres.setup import Setup
 from dblog.sources.postgres.slot_copy import copy_names
 from dblog.sources.postgres.slot_creation import create_slot
 from dblog.sources.postgres.slot_problems import slot_sql

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from dblog.core.event import RESERVED
-from dblog.core.promised_keys import PromisedKeys
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import identifier
 from dblog.sources.postgres.deferrable import WHY, deferrable_keys
 from dblog.sources.postgres.failover_checks import primary_problems, standby_source_problems, with_failover
 from dblog.sources.postgres.promised import promised_problems, unused
 from dblog.sources.postgres.relations import ANCESTORS, LEAVES, PARTS, RELATIONS
+from dblog.sources.postgres.setup import Setup
 from dblog.sources.postgres.slot_copy import copy_names
 from dblog.sources.postgres.slot_problems import SLOT, slot_problems, slot_sql
 from dblog.sources.problems import NO_KEY, Problem
@@ -21,33 +21,6 @@ from dblog.sources.relational import WATERMARK
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 _PUBLISH = "insert, update, delete, truncate"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a pipeline needs from its server."""
-
-    slot: str
-    publication: str
-    tables: tuple[TableName, ...]
-    fresh: bool
-    """Whether there is no checkpoint yet, so that the slot may be created."""
-    followed: frozenset[TableName] = frozenset()
-    """The tables that the pipeline has followed so far. `survey` finds those that the publication lacks now."""
-    writes: bool = True
-    """Whether the stream writes watermarks."""
-    keys: PromisedKeys = field(default_factory=PromisedKeys)
-    """The keys that users promise for tables without one."""
-    left_out: tuple[Problem, ...] = ()
-    """Why other tables that the patterns bring are left out."""
-    failover: bool = True
-    """Whether standbys get the slot, where the server can do that."""
-
-    @property
-    def published(self) -> tuple[TableName, ...]:
-        """The tables that the publication must have: each captured table once, then the watermark table."""
-        watermark = (WATERMARK,) if self.writes else ()
-        return (*dict.fromkeys(table for table in self.tables if table != WATERMARK), *watermark)
 
 
 WATERMARK_SQL = (

@@ -30,11 +30,11 @@ from dblog.sources.postgres.deferrable import refuse_deferrable_keys
 from dblog.sources.postgres.log import SlotLog
 from dblog.sources.postgres.opening import Opening, open_at, refuse_taken_back, take_back
 from dblog.sources.postgres.pgoutput import Decoder, Relation
-from dblog.sources.postgres.preflight import Setup
 from dblog.sources.postgres.recent_changes import RecentChanges
 from dblog.sources.postgres.relations import CANDIDATES
 from dblog.sources.postgres.resume import refuse_ahead, refuse_other_system
 from dblog.sources.postgres.selection import PostgresSelection
+from dblog.sources.postgres.setup import Setup
 from dblog.sources.postgres.slot_copy import HEALTH, SlotState, copy_names, refuse_gap, slot_state
 from dblog.sources.postgres.timeline import Coordinate, Server, server_of
 from dblog.sources.postgres.visibility import Snapshot

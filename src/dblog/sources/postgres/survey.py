@@ -22,7 +22,8 @@ from dblog.errors import PositionLost, SourceError
 from dblog.sources.base import Survey
 from dblog.sources.postgres.deferrable import refused_keys
 from dblog.sources.postgres.keys import KEY
-from dblog.sources.postgres.preflight_checks import Inspection, Setup
+from dblog.sources.postgres.preflight_checks import Inspection
+from dblog.sources.postgres.setup import Setup
 from dblog.sources.problems import Problem, refusal, refuse, why
 
 SetupOf = Callable[[Sequence[TableName]], Setup]
