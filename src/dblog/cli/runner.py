@@ -29,6 +29,7 @@ from dblog.pipelines.readiness import Findings, StreamFindings, check_streams, c
 from dblog.pipelines.running import DRAIN_SECONDS, Stream, streams_of
 from dblog.pipelines.secrets import hiding
 from dblog.pipelines.spark_settings import spark_settings
+from dblog.pipelines.warm_up import warm_up
 from dblog.sinks.s3a import give_credentials
 from dblog.sources.problems import paragraphs
 from dblog.spark.local import quiet
@@ -82,6 +83,7 @@ def run_pipeline(config: Config, *, once: bool, verbose: bool, as_json: bool) ->
             hidden = hiding(config.secrets)
             check_executors(spark, starting, __version__, lambda text: log.warning(hidden(text)), stop.wait)
             if config.standby:
+                warm_up(spark, starting, work)
                 leader = stack.enter_context(leading(config, work, log))
                 streams = _as_leader(leader, streams, make, spark, stop)
             for stream in streams:
