@@ -1,12 +1,11 @@
 """One text for one value, whatever holds it: the source, a target of another family, or Arrow.
 
-The type of a column is that in which it is delivered (Arrow's). `TEXT` has, for each server, the SQL that shows a value;
-`canonical` makes the same text of what the servers show differently.
+The type of a column is that in which it is delivered (Arrow's). `postgres_text` and
+`mysql_text` are the SQL that shows a value; `canonical` makes the same text of what the servers show differently.
 """
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
 import re
@@ -68,8 +67,9 @@ def _shown(year: int, month: int, day: int, clock: str | None) -> str:
 
 
 def postgres_output(column: str) -> str:
-    """SQL for the type's own output: `::text` strips blanks of char(n), and adds a netmask to inet."""
-    return f"case when {column} is null then null else pg_catalog.format('%s', {column}) end"
+    """SQL for the type's own output: `::text` strips blanks of char(n), and adds a netmask to inet. A composite of nulls
+    is not null, though `is null` is true of it."""
+    return f"case when num_nonnulls({column}) = 0 then null else pg_catalog.format('%s', {column}) end"
 
 
 def postgres_text(column: str, kind: pa.DataType) -> str:
@@ -77,8 +77,8 @@ def postgres_text(column: str, kind: pa.DataType) -> str:
     if pa.types.is_binary(kind):
         return f"encode({column}, 'hex')"
     if pa.types.is_list(kind):
-        item = postgres_text("e.v", kind.value_type)
-        listed = f"select json_agg({item} order by e.o)::text from unnest({column}) with ordinality e (v, o)"
+        item = postgres_text(f"({column})[i]", kind.value_type)
+        listed = f"select json_agg({item} order by i)::text from generate_subscripts({column}, 1) i"
         return f"case when {column} is null then null else coalesce(({listed}), '[]') end"
     return postgres_output(column)
 
@@ -141,8 +141,3 @@ def _of_days(days: int, clock: str, bounds: Any) -> str:
     cycles = (days + 719_162) // CYCLE_DAYS
     day = datetime.date.fromordinal(days - cycles * CYCLE_DAYS + 719_163)
     return _shown(day.year + cycles * CYCLE_YEARS, day.month, day.day, clock)
-
-
-def from_json_bytes(text: str) -> str:
-    """Bytes in an array of the sink `sql`, which writes JSON."""
-    return base64.b64decode(text).hex()

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from dblog.core.schema import TableName, TableSchema
 from tests.zoo.canon import Value, canonical
 from tests.zoo.outputs import Event, Key
@@ -21,6 +19,21 @@ class Truth:
 
     own: dict[str, str | None]
     shown: dict[str, Value]
+    copied: dict[str, Value]
+    """The text that a target of the same family shows."""
+
+    @property
+    def exact(self) -> Truth:
+        return Truth(self.own, self.copied, self.copied)
+
+    @property
+    def unsigned(self) -> Truth:
+        """As MariaDB has it, which stores 0 for -0."""
+        return Truth(self.own, unsigned(self.shown), self.copied)
+
+
+def unsigned(row: dict[str, Value]) -> dict[str, Value]:
+    return {name: "0.0" if value == "-0.0" else value for name, value in row.items()}
 
 
 def differences(
@@ -73,7 +86,3 @@ def shown(schema: TableSchema, texts: list[tuple[Any, ...]]) -> list[dict[str, V
         {column.name: canonical(text, column.arrow) for column, text in zip(schema.columns, row, strict=True)}
         for row in texts
     ]
-
-
-def is_array(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -87,7 +86,6 @@ class Outputs(Sink):
         super().__init__({}, context)
         self.outputs = tuple(outputs)
         self.record = Record()
-        self.errors: dict[str, Exception] = {}
 
     def write(self, batch: Batch) -> None:
         self.record.take(batch)
@@ -99,7 +97,3 @@ class Outputs(Sink):
     def close(self) -> None:
         for output in self.outputs:
             output.sink.close()
-
-
-def as_any(value: Any) -> Any:
-    return value

@@ -438,10 +438,13 @@ def _names() -> Iterator[Table]:
         value = ("'a'", "'b'", "null")
         if number % 3 == 0:
             create = f"create table {home}.{table} (id int primary key, n int, {odd} text)"
-            yield Table(schema, name, (create,), {"id": NUMBERS, "n": ("0",), column: value})
+            yield Table(
+                schema, name, (create,), {"id": NUMBERS, "n": ("0",), column: value}, other=max(name) < "\uffff"
+            )
         else:
             create = f"create table {home}.{table} ({odd} int, n int, v text, primary key ({odd}))"
-            yield Table(schema, name, (create,), {column: NUMBERS, "n": ("0",), "v": value}, (column,))
+            rest = {column: NUMBERS, "n": ("0",), "v": value}
+            yield Table(schema, name, (create,), rest, (column,), other=max(name) < "\uffff")  # MySQL has no such names
 
 
 def _cascades() -> Iterator[Table]:

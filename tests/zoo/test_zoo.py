@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from dblog.core.schema import TableName, TableSchema
+from dblog.core.schema import TableName
 from dblog.sinks.base import Sink, SinkContext
 from dblog.sinks.lake.delta import DeltaSink
 from dblog.spark.options import read_options
 from tests.conftest import MYSQL_SERVERS, SERVERS
 from tests.engine.sink_query import SinkQuery, sql_sink
 from tests.families import OnMySQL, OnPostgres
-from tests.zoo import canon, pg_zoo
-from tests.zoo.compare import Rows, Truth, differences, differences_of_dump_and_log
-from tests.zoo.outputs import Event, Key, Output, Outputs
+from tests.zoo import my_zoo, pg_zoo
+from tests.zoo.compare import differences, differences_of_dump_and_log
+from tests.zoo.outputs import Key, Output, Outputs
 from tests.zoo.sides import (
     OnMySQLSide,
     OnPostgresSide,
@@ -30,7 +30,7 @@ from tests.zoo.sides import (
     of_the_same_family,
     truth,
 )
-from tests.zoo.tables import Table, Zoo
+from tests.zoo.tables import Zoo
 from tests.zoo.writer import Writer
 
 pytestmark = pytest.mark.server
@@ -68,11 +68,7 @@ class Keepers:
         self.side = side
         self.outputs = Outputs(sinks, SinkContext("zoo", folder))
         options = {"tables": zoo.patterns, "values": json.dumps({**zoo.values, "*.*": "null"})}
-        options |= (
-            {"chunkRows": "1000", "parallelism": "8", "serverId": "7100"}
-            if side.limited
-            else {"chunkRows": "1000", "parallelism": "8"}
-        )
+        options |= {"chunkRows": "1000", "parallelism": "8"} | ({"cascades": "follow"} if side.limited else {})
         self.query = SinkQuery(url, str(folder / "spool"), self.outputs, **options)
         self.writer = Writer(side.run, side.quote, limited=side.limited, seed=seed)
 
@@ -107,7 +103,7 @@ class Keepers:
         self.agree_dump_and_log()
         self.writer.change(tables, EACH)
         self.query.step()
-        assert self.query.plan() or True
+        self.query.plan()
         self.query.restart()
         self.writer.change(tables, EACH)
         self.query.catch_up(200)
@@ -138,49 +134,83 @@ def report(wrong: list[str]) -> None:
     assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(sorted(wrong)[:80])
 
 
-def test_the_zoo_of_postgres(servers: dict[str, Any], mysql_servers: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", SERVERS)
+def test_the_zoo_of_postgres(
+    servers: dict[str, Any], mysql_servers: dict[str, Any], tmp_path: Path, server: str
+) -> None:
     with ExitStack() as stack:
-        source = OnPostgres(servers[SERVERS[0]].start(), "zoo_source")
-        copy = OnPostgres(servers[SERVERS[0]], "zoo_copy")
-        mysql = OnMySQL(mysql_servers[MYSQL_SERVERS[0]].start(), "zoo_other")
+        name = f"zoo_{uuid.uuid4().hex[:8]}"
+        source, copy = (OnPostgres(servers[server].start(), f"{name}{end}") for end in ("", "_copy"))
+        mysql = OnMySQL(mysql_servers[MYSQL_SERVERS[0]].start(), name)
         for database in (source, copy, mysql):
             database.create()
             stack.callback(database.drop)
         pg_zoo.prepare(source)
         zoo = pg_zoo.zoo(source)
         of = {TableName(*t.place): t for t in zoo.tables}
-        assert len(of) >= 100
         sinks = [
             Output("same", sql(tmp_path, copy.url), lambda _: True),
-            Output(
-                "other",
-                sql(tmp_path, mysql.url, schema="zoo_other", records="zoo_other"),
-                lambda t: of[t].other,
-            ),
+            Output("other", sql(tmp_path, mysql.url, schema=name, records=name), lambda t: of[t].other),
             Output("lake", delta(tmp_path / "lake"), lambda t: of[t].lake),
         ]
-        side = OnPostgresSide(source)
-        keepers = Keepers(zoo, side, source.url, sinks, tmp_path, seed=1)
+        keepers = Keepers(zoo, OnPostgresSide(source), source.url, sinks, tmp_path, seed=1)
         stack.callback(keepers.query.stop)
         keepers.make()
         keepers.check()
         keepers.live()
-        compare(keepers, OnPostgresSide(copy), OnMySQLSide(mysql), lambda t: ("zoo_other", t.name), tmp_path / "lake")
+        compare(
+            keepers, OnPostgresSide(copy), lambda t: t, OnMySQLSide(mysql), lambda t: (name, t.name), tmp_path / "lake"
+        )
 
 
-def compare(
-    keepers: Keepers, same: Side, other: Side, other_name: Callable[[TableName], tuple[str, ...]], lake: Path
-) -> None:
+@pytest.mark.parametrize("server", MYSQL_SERVERS)
+def test_the_zoo_of_mysql(servers: dict[str, Any], mysql_servers: dict[str, Any], tmp_path: Path, server: str) -> None:
+    with ExitStack() as stack:
+        name = f"zoo_{uuid.uuid4().hex[:8]}"
+        source, copy = (OnMySQL(mysql_servers[server].start(), f"{name}{end}") for end in ("", "_copy"))
+        postgres = OnPostgres(servers[SERVERS[0]].start(), name)
+        for database in (source, copy, postgres):
+            database.create()
+            stack.callback(database.drop)
+        zoo = my_zoo.zoo(source)
+        of = {TableName(*t.place): t for t in zoo.tables}
+        sinks = [
+            Output("same", sql(tmp_path, copy.url, schema=copy.name, records=copy.name), lambda _: True, cascades=True),
+            Output("other", sql(tmp_path, postgres.url), lambda t: of[t].other, cascades=True),
+            Output("lake", delta(tmp_path / "lake"), lambda t: of[t].lake),
+        ]
+        keepers = Keepers(zoo, OnMySQLSide(source), source.url, sinks, tmp_path, seed=1)
+        stack.callback(keepers.query.stop)
+        keepers.make()
+        keepers.check()
+        keepers.live()
+        compare(
+            keepers,
+            OnMySQLSide(copy),
+            lambda t: (copy.name, t.name),
+            OnPostgresSide(postgres),
+            lambda t: t,
+            tmp_path / "lake",
+        )
+
+
+Named = Callable[[TableName], tuple[str, ...]]
+
+
+def compare(keepers: Keepers, same: Side, same_name: Named, other: Side, other_name: Named, lake: Path) -> None:
+    """Every value of every table, in every target."""
     wrong: list[str] = []
     for table in keepers.zoo.tables:
         name = TableName(*table.place)
         schema = keepers.outputs.record.schemas[name]
         rows, raw = truth(keepers.side, schema), keepers.raw(name)
-        exact = {tuple(t.own[k] for k in schema.key): Truth(t.own, dict(t.own)) for t in rows.values()}
-        wrong += [f"same: {line}" for line in differences(name, exact, of_the_same_family(same, schema, name), {})]
+        exact = {tuple(row.copied[k] for k in schema.key): row.exact for row in rows.values()}
+        copied = of_the_same_family(same, schema, same_name(name))
+        wrong += [f"same: {line}" for line in differences(name, exact, copied, {})]
         if table.other:
-            found = of_another_family(other, schema, other_name(name), lambda kind, value: value)
-            wrong += [f"other: {line}" for line in differences(name, rows, found, raw)]
+            plain = {tuple(row.unsigned.shown[k] for k in schema.key): row.unsigned for row in rows.values()}
+            found = of_another_family(other, schema, other_name(name))
+            wrong += [f"other: {line}" for line in differences(name, plain, found, raw)]
         if table.lake:
             wrong += [f"lake: {line}" for line in differences(name, rows, in_delta(lake, schema, name), raw)]
     report(wrong)
