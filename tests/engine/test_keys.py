@@ -19,6 +19,7 @@ pytestmark = pytest.mark.server
 
 INSENSITIVE = "create collation insensitive (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
 ENUM = "create type mood as enum ('sad', 'ok', 'glad', 'a b', 'é');"
+CITEXT, HSTORE = (f"create schema ext; create extension {name} schema ext;" for name in ("citext", "hstore"))
 DOMAIN = "create domain percent as numeric(5, 2) check (value >= 0);"
 # What is created first, the key's type, and keys in any order.
 POSTGRES_KEYS = {
@@ -48,6 +49,9 @@ POSTGRES_KEYS = {
     "inet": ("", "inet", ["'10.0.0.1'", "'10.0.0.0/8'", "'::1'", "'192.168.1.1/24'"]),
     "interval": ("", "interval", ["'1 day'", "'1 month'", "'-3 hours'", "'0'"]),
     "array": ("", "int[]", ["'{1,2}'", "'{}'", "'{NULL,1}'", "'{9}'"]),
+    "citext": (CITEXT, "ext.citext", ["'b'", "'A'", "'C'", "'d'", "'B2'", "'e'"]),
+    "hstore": (HSTORE, "ext.hstore", ["'a=>1'", "''", "'b=>NULL'", "'a=>2'"]),
+    "domain of an extension": (CITEXT + "create domain label as ext.citext;", "label", ["'b'", "'A'", "'C'", "'d'"]),
     "jsonb": ("", "jsonb", ["'1'", "'\"a\"'", "'{\"a\": 1}'", "'[]'"]),
 }
 # The same for MySQL and MariaDB.
@@ -286,7 +290,23 @@ def test_composite_keys_are_cut_between_any_two_rows(database: AnyDatabase, quer
     check(stream, database)
 
 
+@on(POSTGRES[:1])
+def test_a_composite_key_with_an_extension_s_type_is_cut_in_its_own_order(
+    database: OnPostgres, query: MakeQuery
+) -> None:
+    database.execute(CITEXT)
+    database.execute("create table t (n int, a ext.citext, b int, c ext.citext, primary key (b, a, c))")
+    values = [(b, a, c) for b in (1, 2) for a in ("x", "A", "b", "C") for c in ("d", "E", "f")]
+    for b, a, c in values:
+        database.execute(f"insert into t values (0, '{a}', {b}, '{c}')")
+    stream = query(key=("b", "a", "c"), chunkRows=2, parallelism=3)
+    stream.open_window()
+    database.execute("update t set n = 1 where (b, a, c) = (1, 'x', 'd')", "update t set c = 'F' where c = 'f' and b = 2")
+    check(stream, database)
+
+
 SPELLED = {
+    "citext": (POSTGRES[:1], "ext.citext", ["Anna", "Bob"], ["ANNA", "bob", "eve"], ["eve"]),
     "loose": (POSTGRES[-1:], "text collate loose", ["Anna", "Bob"], ["ANNA", "bob", "eve"], ["eve"]),
     "case": (MYSQL[:1], f"varchar(20) {CI}", ["Anna", "Bob"], ["ANNA", "bob", "eve"], ["eve"]),
     "accent": (MYSQL, f"varchar(20) {AI}", ["Ännå", "Bøb"], ["anna", "bøb ", "eve"], ["eve"]),
@@ -302,7 +322,8 @@ def test_a_key_in_another_spelling_is_found_where_the_collation_says_so(
 ) -> None:
     _, type_name, stored, asked, missing = SPELLED[how]
     if isinstance(database, OnPostgres):
-        database.execute("create collation loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        loose = "create collation loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        database.execute(CITEXT if how == "citext" else loose)
     database.execute(f"create table t (id {type_name} primary key, n int)")
     for name in stored:
         database.execute(f"insert into t values ('{name}', 1)")

@@ -116,3 +116,9 @@ def folder_name(table: TableName) -> str:
     """The folder name of a table: `schema.table`. A dot, slash or percent sign inside of either name is escaped as in a
     URL."""
     return str(TableName(*(re.sub(r"[./%]", lambda found: f"%{ord(found[0]):02X}", part) for part in table)))
+
+
+def delta_folder_name(table: TableName) -> str:
+    """The folder name of a Delta table. Here a tilde begins an escape, because delta-rs decodes percent signs of a path,
+    and what delta-rs cannot have in a path is escaped too: backslashes and control characters."""
+    return str(TableName(*(re.sub(r"[./%~\\\x00-\x1f\x7f]", lambda c: f"~{ord(c[0]):02X}", part) for part in table)))

@@ -89,7 +89,7 @@ def staged_rows(net: NetRows, shape: TableShape) -> tuple[pa.Table, Kinds]:
         whole = whole & ~gone
     columns = {name: deleted if name == GONE else net.rows[name] for name in shape.columns}
     if shape.exact is not None and some(net.rows):
-        columns |= _raw_columns(columns, net.rows[RAW], shape.exact)
+        columns |= _raw_columns(columns, net.rows[RAW], shape.exact, shape.schema)
     columns |= {"_lsn": net.rows["_lsn"], "_seq": net.rows["_seq"]}
     if gone.any():
         columns["_gone"] = deleted
@@ -99,12 +99,15 @@ def staged_rows(net: NetRows, shape: TableShape) -> tuple[pa.Table, Kinds]:
     return pa.table(columns), Kinds(bool(gone.any()), not gone.all(), bool(missing), last)
 
 
-def _raw_columns(columns: Mapping[str, pa.ChunkedArray], raw: pa.ChunkedArray, target: Target) -> dict[str, pa.Array]:
+def _raw_columns(
+    columns: Mapping[str, pa.ChunkedArray], raw: pa.ChunkedArray, target: Target, schema: TableSchema
+) -> dict[str, pa.Array]:
     """The columns with raw values, as texts that the target reads."""
     found = {}
     for name in set(columns) & set(counted(raw)):
         # Bytes that are not text are written as \\x and digits. The target could not store them either.
-        texts = {row: text for row, text in texts_of(raw, name).items() if not text.startswith("\\x")}
+        kind, given = schema.column(name).type, texts_of(raw, name)
+        texts = {row: target.raw_text(kind, text) for row, text in given.items() if not text.startswith("\\x")}
         column = columns[name].combine_chunks()
         found[name] = replaced(target.input_texts(name, column), texts) if texts else column
     return found

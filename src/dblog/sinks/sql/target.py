@@ -151,6 +151,10 @@ class Target(ABC):
     def input_texts(self, name: str, values: pa.Array) -> pa.Array:
         """The values of a column as texts that the server reads as values of the column's type. Raises Refused."""
 
+    def raw_text(self, kind: str, text: str) -> str:
+        """The raw value `text` of the source's type `kind`, as the target's column reads it."""
+        return text
+
     @abstractmethod
     def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
         """Those of the tables that exist."""

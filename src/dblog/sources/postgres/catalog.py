@@ -92,13 +92,19 @@ where c.oid in %s and p.ordinal <= i.indnkeyatts
 order by i.indrelid, p.ordinal
 """
 
-# A type's own cast to text may give another text than its output function, so the output function is used.
+# A type's own cast to text may give another text than its output function, so the output function is used. The last
+# column has the operators that order the type in a btree index (access method 403), unless they are in pg_catalog.
 _TYPES = """
 select t.oid, t.typtype, t.typbasetype, t.typtypmod,
        case when t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc then t.typelem else 0 end,
        e.typdelim,
        case when exists (select from pg_catalog.pg_cast c where c.castsource = t.oid and c.casttarget = 25)
-            then pg_catalog.format('%%I.%%I', n.nspname, p.proname) end
+            then pg_catalog.format('%%I.%%I', n.nspname, p.proname) end,
+       (select pg_catalog.array_agg(pg_catalog.format('%%I.%%s', s.nspname, o.oprname) order by m.amopstrategy)
+        from pg_catalog.pg_opclass c join pg_catalog.pg_amop m on m.amopfamily = c.opcfamily
+        join pg_catalog.pg_operator o on o.oid = m.amopopr join pg_catalog.pg_namespace s on s.oid = o.oprnamespace
+        where c.opcmethod = 403 and c.opcdefault and c.opcintype = t.oid and s.nspname <> 'pg_catalog'
+          and m.amoplefttype = t.oid and m.amoprighttype = t.oid)
 from pg_catalog.pg_type t
 join pg_catalog.pg_proc p on p.oid = t.typoutput
 join pg_catalog.pg_namespace n on n.oid = p.pronamespace
@@ -228,9 +234,9 @@ def _type_facts(cursor: CatalogCursor, oids: set[int]) -> dict[int, tuple[Any, .
 def _resolved(facts: dict[int, tuple[Any, ...]], oid: int, typmod: int) -> PgType:
     if oid not in facts:
         return PgType(oid)
-    kind, base, base_typmod, element, delimiter, output = facts[oid]
+    kind, base, base_typmod, element, delimiter, output, operators = facts[oid]
     if kind == "d":
         return _resolved(facts, base, base_typmod)
     if element:
         return PgType(oid, typmod, output, _resolved(facts, element, typmod), delimiter)
-    return PgType(oid, typmod, output)
+    return PgType(oid, typmod, output, operators=operators and tuple(operators))

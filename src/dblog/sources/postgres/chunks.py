@@ -1,7 +1,10 @@
 """Chunk reads: the keys at which a table is cut, and the rows between two of them.
 
 Keys are read as the database's own text and sent back as literals of the column's type. So only the database compares
-keys, with the column's own collation. Row-value comparisons on the key use its index.
+keys, with the column's own collation and operators. Row-value comparisons on the key use its index.
+
+The search path is empty, so operators of an extension's type (citext) are named with their schema. Without it the server
+would cast to a type whose operators it finds: a citext would be compared as a text, in another order than its index has.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dblog.core.promised_keys import null_in_key, two_rows
 from dblog.core.schema import TableName, TableSchema
 from dblog.databases.postgres.connect import Connection
 from dblog.errors import SchemaChanged, TableUnreadable
+from dblog.sources.postgres.column_types import PgColumn
 from dblog.sources.postgres.copy import decode_rows, select_list
 from dblog.sources.postgres.keys import KEY
 from dblog.sources.postgres.promised import promised_text
@@ -204,7 +208,8 @@ def missing(connection: Connection, schema: TableSchema, keys: Sequence[Key]) ->
     table = _from(connection, schema.table)
     names = [sql.Identifier(f"k{n}") for n in range(len(schema.key))]
     equal = sql.SQL(" and ").join(
-        sql.SQL("{} = k.{}").format(_column(k), name) for k, name in zip(schema.key, names, strict=True)
+        sql.SQL("{} {} k.{}").format(_column(k), _operator(schema, k, "="), name)
+        for k, name in zip(schema.key, names, strict=True)
     )
     found: list[Key] = []
     for first in range(0, len(keys), KEYS_PER_QUERY):
@@ -257,16 +262,56 @@ def _within(schema: TableSchema, extent: Extent) -> sql.Composable:
 
 
 def _keys_within(schema: TableSchema, extent: Extent) -> sql.Composable:
-    row = sql.SQL("({})").format(_key(schema))
-    if extent.keys:
+    if extent.keys and all(_operators(schema, name) is None for name in schema.key):
         keys = sql.SQL(", ").join(_literal(schema, k) for k in extent.keys)
-        return sql.SQL("{} in ({})").format(row, keys)
+        return sql.SQL("({}) in ({})").format(_key(schema), keys)
+    if extent.keys:
+        return sql.SQL("({})").format(sql.SQL(" or ").join(_compared(schema, "=", k) for k in extent.keys))
     bounds: list[sql.Composable] = []
     if extent.after is not None:
-        bounds.append(sql.SQL("{} > {}").format(row, _literal(schema, extent.after)))
+        bounds.append(_compared(schema, ">", extent.after))
     if extent.upto is not None:
-        bounds.append(sql.SQL("{} <= {}").format(row, _literal(schema, extent.upto)))
+        bounds.append(_compared(schema, "<=", extent.upto))
     return sql.SQL(" and ").join(bounds) if bounds else sql.SQL("true")
+
+
+def _compared(schema: TableSchema, operator: str, key: Key) -> sql.Composed:
+    """A comparison of the key's columns with a key: as rows, or column by column if the columns have operators of
+    different names."""
+    if len({_operators(schema, name) for name in schema.key}) == 1:
+        compare = _operator(schema, schema.key[0], operator)
+        return sql.SQL("({}) {} {}").format(_key(schema), compare, _literal(schema, key))
+    literals = _literals(schema, key)
+
+    def column(number: int, operator: str) -> sql.Composed:
+        name = schema.key[number]
+        return sql.SQL("{} {} {}").format(_column(name), _operator(schema, name, operator), literals[number])
+
+    last = len(schema.key) - 1
+    found = column(last, operator)
+    for number in reversed(range(last)):
+        if operator == "=":
+            found = sql.SQL("({} and {})").format(column(number, "="), found)
+        else:  # the first condition is for the index
+            loose, strict = (f"{operator[0]}=", operator[0])
+            both = sql.SQL("({} or {})").format(column(number, strict), found)
+            found = sql.SQL("({} and {})").format(column(number, loose), both)
+    return found
+
+
+_STRATEGIES = ("<", "<=", "=", ">=", ">")
+"""The usual names of the operators of a btree index, in the order of their numbers."""
+
+
+def _operator(schema: TableSchema, name: str, operator: str) -> sql.SQL:
+    """The operator that compares values of a key column, given its usual name. hstore has others: `#<=#`."""
+    own = _operators(schema, name)
+    return sql.SQL(operator if own is None else f"operator({own[_STRATEGIES.index(operator)]})")
+
+
+def _operators(schema: TableSchema, name: str) -> tuple[str, ...] | None:
+    column = schema.column(name)
+    return column.operators if isinstance(column, PgColumn) else None
 
 
 def _literal(schema: TableSchema, key: Key) -> sql.Composed:

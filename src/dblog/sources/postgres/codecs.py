@@ -106,7 +106,8 @@ def pg_column(name: str, oid: int, spelled: str, kind: PgType, options: TypeOpti
     if rule == TEXT and (kind.element is not None or key in _PARTIAL):
         key, arrow = "output", pa.string()
     output = kind.output if CODECS.get(key, CODECS["output"]).from_binary is None else None
-    return PgColumn(name, spelled, arrow, oid, key, output, kind.delimiter if kind.element else ",", rule=rule)
+    delimiter = kind.delimiter if kind.element else ","
+    return PgColumn(name, spelled, arrow, oid, key, output, delimiter, kind.operators, rule=rule)
 
 
 _PARTIAL = {"decimal", "date", "timestamp"}
@@ -117,6 +118,8 @@ def _mapped(kind: PgType, options: TypeOptions) -> tuple[str, pa.DataType]:
     if kind.element is not None:
         if options.arrays == "string":
             return "output", pa.string()
+        if kind.element.element is not None:  # of a domain over an array: each item is that array's literal
+            return "output[]", pa.list_(pa.string())
         key, arrow = _mapped(kind.element, options)
         return key + "[]", pa.list_(arrow)
     if kind.oid == _NUMERIC and kind.typmod >= 4 and options.decimals == "decimal":

@@ -42,6 +42,8 @@ class PgType:
     `inet` adds a netmask, `xml` keeps its declaration."""
     element: PgType | None = None
     delimiter: str = ","
+    operators: tuple[str, ...] | None = None
+    """The operators `<`, `<=`, `=`, `>=` and `>` of its values, each with its schema, if they are not in pg_catalog."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class PgColumn(Column):
     """A key of CODECS, followed by `[]` for an array."""
     output: str | None = None
     delimiter: str = ","
+    operators: tuple[str, ...] | None = None
+    """As in `PgType`."""
 
 
 Kernel = Callable[[Cells, PgColumn], pa.Array]

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, TimestampNTZType
 
 from dblog.core.schema import TableName
-from dblog.sinks.folder import Folder, folder_name
+from dblog.sinks.folder import Folder, delta_folder_name
 from dblog.sinks.lake.by_spark.writer import SparkTables
 from dblog.sinks.lake.columns import quoted
 from dblog.sinks.lake.marks import BatchMark, delta_mark
@@ -41,7 +41,7 @@ class DeltaBySpark(SparkTables):
 
     def name(self, table: TableName) -> str:
         if self.given["path"] is not None:
-            folder = Folder.of(self.given["path"], self.context) / folder_name(table)
+            folder = Folder.of(self.given["path"], self.context) / delta_folder_name(table)
             return f"delta.{quoted(folder.uri)}"
         return f"{self._room(table)}.{quoted(table.name)}"
 

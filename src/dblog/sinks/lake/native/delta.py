@@ -30,7 +30,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from dblog.core.schema import TableName
 from dblog.errors import SinkError
-from dblog.sinks.folder import Folder, folder_name
+from dblog.sinks.folder import Folder, delta_folder_name
 from dblog.sinks.lake.marks import BatchMark, delta_mark, read_delta_mark
 from dblog.sinks.lake.native.delta_chores import NO_HOOKS, chores, reached, since_checkpoint
 from dblog.sinks.lake.native.files import ROLL_BYTES, Chore, LakeFiles, LakeTable, ListedFile, NewFile
@@ -121,7 +121,7 @@ class DeltaFolder(NativeTables):
         return self._of(table).uri
 
     def _of(self, table: TableName) -> Folder:
-        return self._folder / folder_name(table)
+        return self._folder / delta_folder_name(table)
 
     def find(self, table: TableName) -> DeltaLakeTable | None:
         folder = self._of(table)

@@ -102,4 +102,9 @@ def input_texts(name: str, values: pa.Array) -> pa.Array:
 
 
 def _odd(days: int, micros: int, infinite: bool) -> str | None:
-    return "0000-00-00" if infinite and days < 0 else None
+    if infinite:
+        return "0000-00-00" if days < 0 else None
+    year, month, day = text.civil(days)
+    if year != 0 or (month, day) == (2, 29):  # the server has the year 0, and takes it for one without a leap day
+        return None
+    return f"0000-{month:02}-{day:02} {text.clock(micros)}" if micros else f"0000-{month:02}-{day:02}"

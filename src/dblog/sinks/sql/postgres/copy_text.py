@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog.sinks.sql import text
 
+_BOX = re.compile(r"\([^()]*\),\([^()]*\)")
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
@@ -39,6 +42,12 @@ def input_texts(name: str, values: pa.Array) -> pa.Array:
     if pa.types.is_temporal(kind):
         return text.temporal(name, values, _odd)
     return values.cast(text.TEXT)
+
+
+def raw_text(kind: str, text: str) -> str:
+    """The text of a value of the source's type `kind`, as the target's column reads it. The items of a box array are
+    separated by semicolons; its column here is a text array, whose items are quoted and separated by commas."""
+    return _BOX.sub(r'"\g<0>"', text).replace(";", ",") if kind.startswith("box[") else text
 
 
 def _array(name: str, values: pa.Array) -> pa.Array:

@@ -16,7 +16,7 @@ from dblog.databases.postgres.connect import connect, identifier, literal, parse
 from dblog.errors import DBLogError, SinkError, SinkUnreachable, TargetRefused
 from dblog.sinks.sql import text
 from dblog.sinks.sql.postgres.copy_binary import HEADER, TRAILER, encoded
-from dblog.sinks.sql.postgres.copy_text import copied, input_texts, literals
+from dblog.sinks.sql.postgres.copy_text import copied, input_texts, literals, raw_text
 from dblog.sinks.sql.shape import Found, of_mysql
 from dblog.sinks.sql.staged import Inline, StagedRows, newer
 from dblog.sinks.sql.target import DuplicateKey, Session, Target, refused
@@ -119,6 +119,9 @@ class PostgresTarget(Target):
 
     def input_texts(self, name: str, values: pa.Array) -> pa.Array:
         return input_texts(name, values)
+
+    def raw_text(self, kind: str, text: str) -> str:
+        return raw_text(kind, text)
 
     def found(self, session: Session, tables: Sequence[TableName]) -> dict[TableName, Found]:
         if not tables:
