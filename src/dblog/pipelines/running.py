@@ -66,7 +66,7 @@ class Stream:
         self.sink = self._make_sink()
         self.options = {
             **config.source,
-            **{n: v for n, v in (("values", sink.values), ("keys", sink.keys)) if v is not None},
+            **sink.options(self.sink),
             **_batch_times(config),
             **cascade_option(config.source, [s.maker for s in config.sinks]),
             "slot": config.slot or self.name,

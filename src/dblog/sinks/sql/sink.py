@@ -81,6 +81,10 @@ class SqlSink(Sink):
         self._indexed: set[str] = set()
         """The indexes that cascades need and that this session has found or made."""
 
+    @property
+    def years(self) -> str | None:
+        return self._target.years
+
     def check(self) -> None:
         session = self._target.connect()
         try:
