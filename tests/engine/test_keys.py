@@ -301,7 +301,9 @@ def test_a_composite_key_with_an_extension_s_type_is_cut_in_its_own_order(
         database.execute(f"insert into t values (0, '{a}', {b}, '{c}')")
     stream = query(key=("b", "a", "c"), chunkRows=2, parallelism=3)
     stream.open_window()
-    database.execute("update t set n = 1 where (b, a, c) = (1, 'x', 'd')", "update t set c = 'F' where c = 'f' and b = 2")
+    database.execute(
+        "update t set n = 1 where (b, a, c) = (1, 'x', 'd')", "update t set c = 'F' where c = 'f' and b = 2"
+    )
     check(stream, database)
 
 
