@@ -67,8 +67,8 @@ def _shown(year: int, month: int, day: int, clock: str | None) -> str:
 
 
 def postgres_output(column: str) -> str:
-    """SQL for the type's own output: `::text` strips blanks of char(n), and adds a netmask to inet. A composite of nulls
-    is not null, though `is null` is true of it."""
+    """SQL for the type's own output: `::text` strips blanks of char(n), and adds a netmask to inet. A composite of
+    nulls is not null, though `is null` is true of it."""
     return f"case when num_nonnulls({column}) = 0 then null else pg_catalog.format('%s', {column}) end"
 
 
