@@ -55,7 +55,10 @@ def test_a_process_ends_when_the_lease_is_given_back_whatever_it_does(tmp_path: 
         assert process.stdout.readline() == b"on\n"
         assert process.poll() is None
         file.write(EXPIRED)
-        assert process.wait(60) == 1
+        try:
+            assert process.wait(30) == 1
+        finally:
+            process.kill()
 
 
 def test_a_term_is_renewed_in_its_file_and_ends_with_the_lease(opens: Callable[[], Store], tmp_path: Path) -> None:

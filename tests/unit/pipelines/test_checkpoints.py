@@ -59,6 +59,7 @@ def test_a_checkpoint_whose_leader_never_started_does_not_count(root: Path) -> N
     inherit(FILES, str(root), 3)
     assert (root / "checkpoint-3" / "offsets" / "2").read_text() == "checkpoint-1 2"
     inherit(FILES, str(root), 2)  # and it wakes up
+    assert (root / "checkpoint-2.json").read_text() == '{"from": 1}'
     inherit(FILES, str(root), 4)
     assert (root / "checkpoint-4.json").read_text() == '{"from": 3}'
 
