@@ -6,7 +6,7 @@ import random
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from dblog.databases.postgres.connect import connect
 from dblog.errors import PositionLost, SourceError
 from dblog.sources.postgres.failover_checks import standby_problems
 from dblog.sources.postgres.preflight import check as preflight
+from dblog.sources.postgres.slot_creation import _holders_seen_by
 from dblog.sources.postgres.source import Postgres
+from dblog.sources.problems import Problem
 from dblog.spark.options import read_options
 from tests.engine.query import Query
 from tests.engine.standby import FOLLOWED, Pair, wait_until
@@ -256,20 +258,21 @@ def test_the_checks_say_what_a_failover_needs(shop: Pair, tmp_path: Path) -> Non
     assert isinstance(source, Postgres)
     standby = shop.standby
     assert standby is not None
-    standby.execute("alter system set primary_slot_name = ''", "select pg_reload_conf()")
-    wait_until(lambda: standby.execute("select 1 from pg_settings where name = 'primary_slot_name' and setting = ''"))
-    wait_until(lambda: shop.primary.execute("select 1 from pg_stat_replication where state = 'streaming'"))
-    try:
-        with connect(source.address) as connection:
+
+    def found() -> list[Problem]:
+        with closing(connect(source.address)) as connection:
             problems = [*preflight(connection, source.setup()), *standby_problems(source.address, source.setup())]
         assert not any(p.fatal for p in problems)
-        advice = [p for p in problems if not p.creatable]
-        assert any(p.what.startswith("1 standby follows this server without a replication slot") for p in advice)
-        empty = next(p for p in advice if p.what.startswith("synchronized_standby_slots is empty"))
-        assert shop.slot in empty.fix
-        assert "primary_slot_name is empty" in advice[-1].what
-        create = next(p.fix for p in problems if p.creatable and "slot" in p.what)
-        assert create == "SELECT pg_create_logical_replication_slot('not_there', 'pgoutput', failover => true);"
+        return problems
+
+    (empty,) = (p for p in found() if p.what.startswith("synchronized_standby_slots is empty"))
+    assert f"= '{shop.slot}';" in empty.fix
+    create = next(p.fix for p in found() if p.creatable and "slot" in p.what)
+    assert create == "SELECT pg_create_logical_replication_slot('not_there', 'pgoutput', failover => true);"
+    standby.execute("alter system set primary_slot_name = ''", "select pg_reload_conf()")
+    try:
+        wait_until(lambda: any("1 standby follows this server without" in p.what for p in found()))
+        assert "primary_slot_name is empty" in found()[-1].what
     finally:
         standby.execute(f"alter system set primary_slot_name = '{shop.slot}'", "select pg_reload_conf()")
         wait_until(lambda: shop.primary.execute(FOLLOWED))
@@ -316,18 +319,21 @@ def test_a_standby_is_a_source(shop: Pair, tmp_path: Path) -> None:
     given = {"watermark": "none", "publication": "of_standby"}
     with stream_of(shop, tmp_path, **given) as stream:
         stream.given["url"] = standby.url
-        told: list[str] = []
+        with closing(connect(standby.url)) as session, _holders_seen_by(session) as holders:
+            assert "pg_log_standby_snapshot" in holders()
+        done = threading.Event()
 
-        def tell() -> None:
-            """What the slot waits for, and what ends the wait."""
-            wait_until(lambda: told.append(str(stream.engine.status().get("waiting"))) or "snapshot" in told[-1])
-            primary.execute("select pg_log_standby_snapshot()")
+        def log_snapshots() -> None:
+            while not done.wait(0.5):
+                primary.execute("select pg_log_standby_snapshot()")
 
-        thread = threading.Thread(target=tell)
+        thread = threading.Thread(target=log_snapshots)
         thread.start()
-        stream.dump()
-        thread.join(30)
-        assert "pg_log_standby_snapshot" in told[-1]
+        try:
+            stream.dump()
+        finally:
+            done.set()
+            thread.join(30)
         primary.execute("update t set n = 1 where id in (5, 55)", "delete from t where id = 7")
         shop.caught_up()
         check(stream, primary)

@@ -29,7 +29,7 @@ CONNECT_SECONDS = "3"
 
 _PRIMARY = """
     SELECT (SELECT array_agg(slot_name::text ORDER BY slot_name) FROM pg_replication_slots
-            WHERE slot_type = 'physical' AND NOT temporary) AS slots,
+            WHERE slot_type = 'physical' AND active AND NOT temporary) AS slots,
            current_setting('synchronized_standby_slots', true) AS synchronized,
            (SELECT count(*) FROM pg_stat_replication r WHERE coalesce(state, 'streaming') = 'streaming'
             AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid)) AS without_slot

@@ -70,7 +70,7 @@ class Inspection:
     def __init__(self, cur: Any, setup: Setup) -> None:
         self.cur, self.setup = cur, setup
         self.server = self._one(_SERVER)
-        if self.server.standby:  # there nothing can be created but a slot
+        if self.server.standby and not setup.writes:  # there nothing can be created but a slot
             self.server = self.server._replace(creates=False)
         self.slot = self._one(SLOT, copy_names(setup.slot), setup.slot)
         self.publication = self._one(
