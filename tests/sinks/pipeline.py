@@ -43,6 +43,10 @@ class Watched(Sink):
         return self.sink.before
 
     @property
+    def years(self) -> str | None:
+        return self.sink.years
+
+    @property
     def spark_settings(self) -> Mapping[str, str]:
         return self.sink.spark_settings
 
@@ -74,6 +78,7 @@ def stream_options(database: AnyDatabase, folder: Path, sink: Sink, tables: str,
         "state": "off",
         "parallelism": 2,
         "before": str(sink.before).lower(),
+        **({} if sink.years is None else {"years": sink.years}),
         **options,
     }
     return {name: str(value) for name, value in given.items()}

@@ -163,3 +163,44 @@ def test_a_target_of_another_family_has_null_and_the_quarantine_has_the_text(
     else:
         assert (found[1, "d"], found[2, "d"], found[3, "d"]) == ("2023-02-30", "2024-02-31", "2024-00-00")
         assert found[3, "at"] == "0000-00-00 10:00:00.000"
+
+
+FAR = ["infinity", "0044-03-15 BC", "0001-12-31 BC", "10000-01-01", "292000-02-29"]
+NEAR = ["0001-01-01", "9999-12-31", "2024-02-29"]
+
+
+@pytest.mark.parametrize(("database", "target"), OTHER[:1], indirect=True)
+def test_a_date_that_the_target_cannot_store_is_null_and_in_the_quarantine(
+    database: AnyDatabase, target: MySQLTarget, spark: SparkSession, tmp_path: Path
+) -> None:
+    """From a dump, which reads numbers, and from the log, which has texts: the same text as PostgreSQL's own."""
+    database.execute("create table t (id int primary key, d date, at timestamp, tz timestamptz)")
+    days = [*FAR, *NEAR, "-infinity"]
+
+    def moment(day: str) -> str:
+        date, _, era = day.partition(" ")
+        return day if "infinity" in day else f"{date} 23:59:59.50{' BC' if era else ''}"
+
+    def insert(first: int) -> str:
+        rows = [f"({first + n}, '{d}', '{moment(d)}', '{moment(d)}Z')" for n, d in enumerate(days)]
+        return "insert into t values " + ", ".join(r.replace("infinityZ", "infinity") for r in rows).replace(
+            " BCZ", "Z BC"
+        )
+
+    database.execute(insert(0))
+    with Pipeline(spark, target, database, tmp_path, quarantine=keeping(tmp_path)) as running:
+        running.until(lambda: there(target) and len(target.execute("select id from t")) == len(days))
+        database.execute(insert(100))
+        running.until(lambda: len(target.execute("select id from t")) == 2 * len(days))
+        running.until(lambda: (100, "d") in quarantined(tmp_path))
+    names = ("d", "at", "tz")
+    rows = texts(database, "t", *names)
+    told = {(key, name): text for key, *row in rows for name, text in zip(names, row, strict=True)}
+    far = {first + n for first in (0, 100) for n in range(len(FAR))}
+    assert quarantined(tmp_path) == {at: text for at, text in told.items() if at[0] in far}
+    for name in names:
+        nulls = {key for (key,) in target.execute(f"select id from t where {name} is null")}
+        assert nulls == far, name
+    stored = dict(target.execute("select id, cast(d as char) from t where d is not null"))
+    assert [stored[len(FAR) + n] for n in range(4)] == [*NEAR, "0000-00-00"]
+    assert [stored[100 + len(FAR) + n] for n in range(4)] == [*NEAR, "0000-00-00"]

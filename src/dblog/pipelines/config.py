@@ -66,6 +66,11 @@ class SinkConfig:
     keys: str | None = None
     """The option `keys` of the sink's stream; None if no table has a promised key."""
 
+    def options(self, sink: Sink) -> dict[str, str]:
+        """Options of the sink's stream that the streams of other sinks may have otherwise."""
+        given = {"values": self.values, "keys": self.keys, "years": sink.years}
+        return {name: value for name, value in given.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Config:

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "cascades": "source.cascades",
     "values": "source.values, or values in [[table]]",
     "keys": "key in [[table]]",
+    "years": "no option: the sink decides which years it can store",
     "columns": "include in [[table]]",
     "slot": "pipeline.name",
     "pipeline": "pipeline.name",

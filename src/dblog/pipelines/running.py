@@ -68,7 +68,7 @@ class Stream:
         context = SinkContext(self.name, config.base, config.objects, None if term is None else term.epoch)
         self._make_sink: Callable[[], Sink] = lambda: sink.maker(sink.settings, context)
         self.sink = self._make_sink()
-        self.options = stream_options(config, sink, self.folder, context, before=self.sink.before, term=term)
+        self.options = stream_options(config, sink, self.folder, context, self.sink, term=term)
         self.read: Options = read_options(self.options)
         self.resumes: Offset | None = self.folder.resume_offset()
         """The offset from which the stream continues; None for a new stream."""

@@ -7,7 +7,7 @@ from dblog.pipelines.cascades import cascade_option
 from dblog.pipelines.config import Config, SinkConfig
 from dblog.pipelines.secrets import Secret
 from dblog.pipelines.stream_folder import StreamFolder
-from dblog.sinks.base import SinkContext
+from dblog.sinks.base import Sink, SinkContext
 
 
 def stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:
@@ -19,14 +19,14 @@ def stream_name(config: Config, sink: SinkConfig, folder: StreamFolder) -> str:
 
 
 def stream_options(
-    config: Config, sink: SinkConfig, folder: StreamFolder, context: SinkContext, *, before: bool, term: Term | None
+    config: Config, sink: SinkConfig, folder: StreamFolder, context: SinkContext, made: Sink, *, term: Term | None
 ) -> dict[str, str]:
-    """The options of the stream of a context. `before`: whether the sink needs the old rows of changes."""
+    """The options of the stream of a context. `made` is the sink that it writes to."""
     name = context.pipeline
     cascades = {each.name: each.maker(each.settings, context).cascades for each in config.sinks}
     return {
         **config.source,
-        **{n: v for n, v in (("values", sink.values), ("keys", sink.keys)) if v is not None},
+        **sink.options(made),
         **_batch_times(config),
         **cascade_option(config.source, cascades),
         "slot": config.slot or name,
@@ -34,7 +34,7 @@ def stream_options(
         "spool": f"{config.spool}/{sink.name}" if config.spool else folder.spool,
         **{name: Secret(value) for name, value in config.objects.options().items()},
         "deliver": "ranges",
-        "before": "true" if before else "false",
+        "before": "true" if made.before else "false",
         **({} if config.state is None else {"state": config.state}),
         **({} if term is None else {"lease": str(term.file.path)}),
     }

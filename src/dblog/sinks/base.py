@@ -232,6 +232,11 @@ class Sink(ABC):
         return False
 
     @property
+    def years(self) -> str | None:
+        """The option `years` of the source: 1-9999 if the target cannot store dates of other years."""
+        return None
+
+    @property
     def spark_settings(self) -> Mapping[str, str]:
         """Settings that the Spark session must be started with. The values of `spark.jars.packages` and
         `spark.sql.extensions` of several sinks are joined."""

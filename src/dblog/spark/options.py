@@ -158,6 +158,13 @@ OPTIONS = (
         NULL,
     ),
     Setting(
+        "years",
+        "PostgreSQL: 1-9999 treats dates and timestamps of other years as values that do not fit",
+        choice("all", "1-9999"),
+        None,
+        computed="all; in a pipeline 1-9999 for a sink that cannot store others",
+    ),
+    Setting(
         "keys",
         "the keys of tables without a primary key and without a usable unique key, as you promise that they hold",
         KEYS,

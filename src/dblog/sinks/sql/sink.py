@@ -83,6 +83,10 @@ class SqlSink(Sink):
     def cascades(self) -> str:
         return APPLIED
 
+    @property
+    def years(self) -> str | None:
+        return self._target.years
+
     def check(self) -> None:
         session = self._target.connect()
         try:

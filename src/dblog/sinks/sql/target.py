@@ -113,6 +113,8 @@ class Target(ABC):
     """The type of the staging table's column `_unchanged`."""
     for_share: ClassVar[str]
     """What a SELECT ends with that locks its rows against changes."""
+    years: ClassVar[str | None] = None
+    """The option `years` of the source, if the target cannot store dates of all years."""
     schema: str
     """The schema of tables that are named without one."""
 

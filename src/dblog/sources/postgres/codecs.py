@@ -43,7 +43,8 @@ from dblog.sources.postgres.binary import (
     timestamp_binary,
     uuid_binary,
 )
-from dblog.sources.postgres.column_types import Codec, Kernel, PgColumn, PgType, TypeOptions, refuse
+from dblog.sources.postgres.column_types import NEAR, Codec, Kernel, PgColumn, PgType, TypeOptions, refuse
+from dblog.sources.postgres.near_dates import near
 from dblog.sources.postgres.text import bool_text, bytea_text, cast_text, decimal_text, int_text, string, temporal_text
 from dblog.sources.unfit import Decoded, Unfit, decode_columns, rows_of
 
@@ -60,7 +61,9 @@ CODECS: dict[str, Codec] = {
         Codec("float8", cast_text, eight_bytes_binary),
         Codec("decimal", decimal_text),
         Codec("date", temporal_text, date_binary),
+        Codec("near date", near(temporal_text, binary=False), near(date_binary, binary=True)),
         Codec("timestamp", temporal_text, timestamp_binary),
+        Codec("near timestamp", near(temporal_text, binary=False), near(timestamp_binary, binary=True)),
         Codec("bytea", bytea_text, bytea_binary),
         Codec("text", string, string),
         Codec("jsonb", string, jsonb_binary),
@@ -105,6 +108,8 @@ def pg_column(name: str, oid: int, spelled: str, kind: PgType, options: TypeOpti
     key, arrow = _mapped(kind, options)
     if rule == TEXT and (kind.element is not None or key in _PARTIAL):
         key, arrow = "output", pa.string()
+    if options.years == NEAR and key in ("date", "timestamp"):
+        key = f"near {key}"
     output = kind.output if CODECS.get(key, CODECS["output"]).from_binary is None else None
     return PgColumn(name, spelled, arrow, oid, key, output, kind.delimiter if kind.element else ",", rule=rule)
 

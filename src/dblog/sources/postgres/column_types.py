@@ -19,6 +19,10 @@ EPOCH_MICROS = EPOCH_DAYS * 86_400_000_000
 """Microseconds from Arrow's epoch, 1970-01-01, to PostgreSQL's, 2000-01-01."""
 
 
+NEAR = "1-9999"
+"""The years that every target can store."""
+
+
 @dataclass(frozen=True)
 class TypeOptions:
     """How types are delivered whose values do not always fit an Arrow type."""
@@ -29,6 +33,8 @@ class TypeOptions:
     """The rules for single values that do not fit."""
     keys: PromisedKeys = field(default_factory=PromisedKeys)
     """The keys that users promise for tables without one."""
+    years: str = "all"
+    """NEAR: dates and timestamps of other years do not fit."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class PostgresFamily:
         return {
             "publication": values.read("publication") or slot,
             "arrays": values.read("arrays"),
+            "years": values.read("years") or "all",
             "catch_up": values.read("catchUp") == "auto",
             "stream_in_progress": values.read("streamInProgress"),
             "failover": values.read("failover") == "auto",
@@ -62,6 +63,7 @@ class PostgresFamily:
                 options.own["arrays"],
                 options.values,
                 options.keys,
+                options.own["years"],
             ),
             before=options.before,
             writes=options.writes,

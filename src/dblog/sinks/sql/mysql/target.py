@@ -46,6 +46,7 @@ class MySQLTarget(Target):
     def __post_init__(self) -> None:
         parse(self.url)
 
+    years = "1-9999"
     any_text = "longtext"
     scratch = "create table"
     moment = "datetime(6)"
