@@ -29,6 +29,7 @@ from dblog.errors import (
     SchemaChanged,
     SourceError,
     TableLocked,
+    TableUnreadable,
 )
 
 Connection: TypeAlias = psycopg2.extensions.connection
@@ -188,8 +189,19 @@ def connect(
     with translating(f"connecting to {address.masked}", secrets=address.secrets):
         connection = psycopg2.connect(**parameters)
         if not replication:  # such a connection has no transactions, and the attribute cannot be set
+            connection.autocommit = True
+        if connection.get_parameter_status("server_encoding") == "SQL_ASCII":
+            _take_bytes(connection)
+        if not replication:
             connection.autocommit = autocommit
     return connection
+
+
+def _take_bytes(connection: Connection) -> None:
+    """Have the server send text as it is stored. It would refuse to send text that is not valid in UTF-8. The driver is
+    not told, and still reads and writes UTF-8."""
+    with connection.cursor() as cursor:
+        cursor.execute("set client_encoding = 'SQL_ASCII'")
 
 
 def connect_beside(connection: Connection, *, application_name: str, replication: bool = False) -> Connection:
@@ -251,6 +263,8 @@ def translating(doing: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
         secrets = tuple(secrets)
         leaks = any(secret in str(exc) for secret in secrets)
         raise translate(exc, doing, secrets=secrets) from (None if leaks else exc)
+    except UnicodeDecodeError as exc:  # in a database whose encoding is SQL_ASCII
+        raise TableUnreadable(f"{doing} failed: text is not valid in UTF-8", hint="correct it in the source") from exc
 
 
 # Refused connections: a pattern of the message and the hint to show. The driver gives no SQLSTATE for these, so the
