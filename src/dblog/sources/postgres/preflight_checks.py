@@ -228,8 +228,7 @@ class Inspection:
             kind = "unlogged" if table.persistence == "u" else "temporary"
             what, fix = f"table {name} is {kind}: the log has no changes of it", f"ALTER TABLE {q} SET LOGGED;"
             yield Problem(what, fix, table=of, reason=f"each is {kind}: the log has no changes")
-        promised = self.setup.keys.of(of)
-        if not table.key and promised and table.kind == "r":
+        if not table.key and table.kind == "r" and (promised := self.setup.keys.of(of)):
             yield from promised_problems(self.cur, table, promised)
         elif not table.key:
             why = NO_KEY if table.kind == "r" else "no primary key, which a partitioned table needs"
@@ -240,8 +239,8 @@ class Inspection:
         elif set(table.key) & set(table.generated or ()):
             what, reason = f"the primary key of {name} is generated", "the primary key is generated"
             yield Problem(f"{what}, so the log lacks it", "use a plain column", table=of, reason=reason)
-        elif promised:
-            yield from unused(table, promised)
+        else:
+            yield from unused(table, self.setup.keys.of(of))
 
     def of_deferrable(self, table: Any) -> Iterator[Problem]:
         for key in self.deferrable.get(table.oid, ()):
