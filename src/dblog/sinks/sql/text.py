@@ -95,7 +95,7 @@ def temporal(name: str, values: pa.Array, odd: Odd) -> pa.Array:
         micros, infinite = 0 if day else int(number[row] % _DAY), number[row] in (bounds.min, bounds.max)
         found.append(odd(int(days[row]), micros, infinite))
         if found[-1] is None:
-            raise Refused(name, row, "the server stores only the years 1 to 9999")
+            raise Refused(name, row, "the server stores only the years 0 to 9999")
     return pc.replace_with_mask(texts, pa.array(far), pa.array(found, TEXT))
 
 
