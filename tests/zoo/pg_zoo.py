@@ -1,5 +1,7 @@
 """The zoo of PostgreSQL: every type that the server has, as value and as key, and every shape of table."""
 
+# ruff: noqa: E501  a statement of SQL is one line
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -95,8 +97,7 @@ def _type_tables(database: OnPostgres) -> Iterator[Table]:
             unknown |= {name} - NO_INPUT
             continue
         spelled = f'{schema}."{name}"'
-        other = name not in ("point", "box") or True
-        yield _values_table(f"type_{name}", spelled, texts, other)
+        yield _values_table(f"type_{name}", spelled, texts, other=True)
         if name in FAR:
             yield _values_table(f"far_{name}", spelled, FAR[name], other=False)
         if ordered:
@@ -114,7 +115,7 @@ def _accepts(database: OnPostgres, schema: str, name: str, text: str) -> bool:
     return True
 
 
-def _values_table(name: str, kind: str, texts: list[str], other: bool) -> Table:
+def _values_table(name: str, kind: str, texts: list[str], *, other: bool) -> Table:
     """A column of the type, an array, a domain, an array of the domain, and a composite."""
     one = [f"{quoted(text)}::{kind}" for text in texts]
     last = one[-1]

@@ -27,6 +27,10 @@ LIVELY = "NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 """Lets MySQL and MariaDB store dates that do not exist, and what else does not fit."""
 
 
+CONSTRAINTS = {1701, 1761, 1762}
+"""Errors about foreign keys: a truncate of a parent, and a cascade that would make a key twice."""
+
+
 class OnPostgresSide:
     """A database of PostgreSQL."""
 
@@ -71,6 +75,10 @@ class OnMySQLSide:
             try:
                 cursor.execute(sql)
             except pymysql.err.IntegrityError:
+                return False
+            except pymysql.err.OperationalError as error:
+                if error.args[0] not in CONSTRAINTS:
+                    raise
                 return False
         return True
 
