@@ -1,7 +1,5 @@
 """The zoo of PostgreSQL: every type that the server has, as value and as key, and every shape of table."""
 
-# ruff: noqa: E501  a statement of SQL is one line
-
 from __future__ import annotations
 
 from collections.abc import Iterator

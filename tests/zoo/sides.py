@@ -109,8 +109,8 @@ GEOMETRIES = ("geometry", "point", "linestring", "polygon", "multi", "geomcollec
 
 
 def _own(side: Side, column: Column) -> str:
-    """SQL for the server's own text of a value. MySQL shows bytes as digits, and numbers without the zeros of ZEROFILL and
-    of FLOAT(7,3), which are how the column is shown and not what it holds."""
+    """SQL for the server's own text of a value. MySQL shows bytes as digits, and numbers without the zeros of
+    ZEROFILL and of FLOAT(7,3), which are how the column is shown and not what it holds."""
     name, kind = side.quote(column.name), column.arrow
     plain = pa.types.is_binary(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
     shown_so = side.limited and (plain or pa.types.is_floating(kind))
