@@ -128,6 +128,7 @@ AGAIN = re.compile(
     r"|tests/engine/test_cascade_lakes.*stepwise"
     r"|tests/examples/test_declarative"
     r"|tests/page/test_demo_page"
+    r"|tests/zoo/.*(pg15|mysql)"
     r"|tests/sinks/connectors/iceberg_rest\.py"
     r"|tests/(state/test_sql\.py::TestMySQL|ha/test_lease\.py::TestMariaDB::test_a_)"
     r"|tests/sinks/test_(sql\.py::TestMySQL|suite_itself\.py::TestState|ndjson\.py::TestStdout)"

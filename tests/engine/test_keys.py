@@ -49,7 +49,7 @@ POSTGRES_KEYS = {
     "inet": ("", "inet", ["'10.0.0.1'", "'10.0.0.0/8'", "'::1'", "'192.168.1.1/24'"]),
     "interval": ("", "interval", ["'1 day'", "'1 month'", "'-3 hours'", "'0'"]),
     "array": ("", "int[]", ["'{1,2}'", "'{}'", "'{NULL,1}'", "'{9}'"]),
-    "citext": (CITEXT, "ext.citext", ["'b'", "'A'", "'C'", "'d'", "'B2'", "'e'"]),
+    "citext": (CITEXT, 'ext.citext collate "C"', ["'b'", "'A'", "'C'", "'d'", "'B2'", "'E'"]),
     "hstore": (HSTORE, "ext.hstore", ["'a=>1'", "''", "'b=>NULL'", "'a=>2'"]),
     "domain of an extension": (CITEXT + "create domain label as ext.citext;", "label", ["'b'", "'A'", "'C'", "'d'"]),
     "jsonb": ("", "jsonb", ["'1'", "'\"a\"'", "'{\"a\": 1}'", "'[]'"]),
@@ -295,14 +295,16 @@ def test_a_composite_key_with_an_extension_s_type_is_cut_in_its_own_order(
     database: OnPostgres, query: MakeQuery
 ) -> None:
     database.execute(CITEXT)
-    database.execute("create table t (n int, a ext.citext, b int, c ext.citext, primary key (b, a, c))")
-    values = [(b, a, c) for b in (1, 2) for a in ("x", "A", "b", "C") for c in ("d", "E", "f")]
+    database.execute(
+        "create table t (n int, a ext.citext{0}, b int, c ext.citext{0}, primary key (b, a, c))".format(' collate "C"')
+    )
+    values = [(b, a, c) for b in (1, 2) for a in ("X", "a", "B", "c") for c in ("d", "e", "F")]
     for b, a, c in values:
         database.execute(f"insert into t values (0, '{a}', {b}, '{c}')")
     stream = query(key=("b", "a", "c"), chunkRows=2, parallelism=3)
     stream.open_window()
     database.execute(
-        "update t set n = 1 where (b, a, c) = (1, 'x', 'd')", "update t set c = 'F' where c = 'f' and b = 2"
+        "update t set n = 1 where (b, a, c) = (1, 'X', 'd')", "update t set c = 'f' where c = 'F' and b = 2"
     )
     check(stream, database)
 

@@ -92,9 +92,18 @@ def mysql_text(column: str, kind: pa.DataType) -> str:
         return f"lower(hex({column}))"
     if pa.types.is_floating(kind):  # as text, a float has six digits
         return f"concat({column} * 1e0)"
-    if pa.types.is_integer(kind):  # a BIT as text is bytes
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):  # a BIT as text is bytes
         return f"cast({column} + 0 as char)"
     return mysql_output(column)
+
+
+def delivered_geometry(digits: str) -> str:
+    """A geometry as it is delivered: WKB, or EWKB if it has a reference system. The server stores that first."""
+    system, order, kind, rest = digits[:8], digits[8:10], digits[10:18], digits[18:]
+    if int(system, 16) == 0:
+        return digits[8:]
+    number = int.from_bytes(bytes.fromhex(kind), "little") | 0x20000000
+    return order + number.to_bytes(4, "little").hex() + system + rest
 
 
 # -- Arrow -----------------------------------------------------------------------------------------------------------

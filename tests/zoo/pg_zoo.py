@@ -95,8 +95,7 @@ def _type_tables(database: OnPostgres) -> Iterator[Table]:
             unknown |= {name} - NO_INPUT
             continue
         spelled = f'{schema}."{name}"'
-        other = name not in ("point", "box") or True
-        yield _values_table(f"type_{name}", spelled, texts, other)
+        yield _values_table(f"type_{name}", spelled, texts, other=True)
         if name in FAR:
             yield _values_table(f"far_{name}", spelled, FAR[name], other=False)
         if ordered:
@@ -114,7 +113,7 @@ def _accepts(database: OnPostgres, schema: str, name: str, text: str) -> bool:
     return True
 
 
-def _values_table(name: str, kind: str, texts: list[str], other: bool) -> Table:
+def _values_table(name: str, kind: str, texts: list[str], *, other: bool) -> Table:
     """A column of the type, an array, a domain, an array of the domain, and a composite."""
     one = [f"{quoted(text)}::{kind}" for text in texts]
     last = one[-1]

@@ -165,6 +165,7 @@ def test_the_zoo_of_postgres(
 
 @pytest.mark.parametrize("server", MYSQL_SERVERS)
 def test_the_zoo_of_mysql(servers: dict[str, Any], mysql_servers: dict[str, Any], tmp_path: Path, server: str) -> None:
+    """Only with `--thorough` so far: its last comparison has not passed as a whole yet."""
     with ExitStack() as stack:
         name = f"zoo_{uuid.uuid4().hex[:8]}"
         source, copy = (OnMySQL(mysql_servers[server].start(), f"{name}{end}") for end in ("", "_copy"))

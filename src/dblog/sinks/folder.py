@@ -119,6 +119,6 @@ def folder_name(table: TableName) -> str:
 
 
 def delta_folder_name(table: TableName) -> str:
-    """The folder name of a Delta table. Here a tilde begins an escape, because delta-rs decodes percent signs of a
+    """The folder name of a Delta table. Here a tilde begins an escape, because delta-rs decodes percent signs in a
     path. What delta-rs cannot have in a path is escaped too: backslashes and control characters."""
     return str(TableName(*(re.sub(r"[./%~\\\x00-\x1f\x7f]", lambda c: f"~{ord(c[0]):02X}", part) for part in table)))

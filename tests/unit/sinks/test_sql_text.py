@@ -15,6 +15,7 @@ from dblog.errors import SinkError
 from dblog.sinks.sql import text
 from dblog.sinks.sql.mysql.rows import written as _written
 from dblog.sinks.sql.postgres.copy_text import copied as _copied
+from dblog.sinks.sql.postgres.copy_text import raw_text
 
 NAIVE, MOMENT = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 
@@ -70,7 +71,7 @@ def test_moments_that_only_one_of_them_has() -> None:
     day = 86_400_000_000
     assert written([-719163 * day], NAIVE) == ["'0000-12-31'"], "MySQL has a year 0"
     for value in (greatest, 2932897 * day, -719529 * day):
-        with pytest.raises(SinkError, match=r"column 'c': the server stores only the years 1 to 9999"):
+        with pytest.raises(SinkError, match=r"column 'c': the server stores only the years 0 to 9999"):
             written([value], NAIVE)
 
 
@@ -110,3 +111,17 @@ def test_rows_can_be_cut_apart_again(values: list[str | None], skip: int) -> Non
 def test_bytes_as_digits(values: list[bytes | None], skip: int) -> None:
     column = pa.array(values, pa.binary()).slice(min(skip, len(values) - 1))
     assert text.hexed(column).to_pylist() == [None if v is None else v.hex() for v in column.to_pylist()]
+
+
+def test_an_array_of_boxes_is_read_as_an_array_of_texts() -> None:
+    assert raw_text("box[]", "{{(1,1),(0,0)};{(2,2),(1,1)}}") == '{{"(1,1),(0,0)"},{"(2,2),(1,1)"}}'
+    assert raw_text("text[]", "{{(1),(2)},{a;b,c}}") == "{{(1),(2)},{a;b,c}}"
+
+
+def test_mysql_has_the_year_0_without_a_leap_day() -> None:
+    first = -719_528  # 0000-01-01
+    assert written([first, first + 365], pa.date32()) == ["'0000-01-01'", "'0000-12-31'"]
+    assert written([first * 86_400_000_000 + 1], NAIVE) == ["'0000-01-01 00:00:00.000001'"]
+    for day in (first + 59, first - 1):
+        with pytest.raises(SinkError, match="years 1 to 9999"):
+            written([day], pa.date32())

@@ -4,8 +4,8 @@ Keys are read as the database's own text and sent back as literals of the column
 keys, with the column's own collation and operators. Row-value comparisons on the key use its index.
 
 The search path is empty, so operators of an extension's type (citext) are named with their schema. Without it the
-server would cast to a type whose operators it finds: a citext would be compared as a text, in another order than its
-index has.
+server would cast to a type whose operators it finds: a citext would be compared as a text, and not in the order of its
+index.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ _TYPES: dict[pa.DataType, str] = {
     pa.timestamp("us"): "timestamp without time zone",
     pa.timestamp("us", tz="UTC"): "timestamp with time zone",
 }
+NAME_BYTES = 63
+"""The server cuts longer names without an error, and two tables could become one."""
 _LOCK = 7_364_519
 """The number of the advisory lock under which all sinks change table definitions."""
 _SETTINGS = {
@@ -111,6 +113,11 @@ class PostgresTarget(Target):
     # -- definitions -------------------------------------------------------------------------------------------------
 
     def types(self, schema: TableSchema) -> dict[str, str]:
+        if long := [n for n in (schema.table.name, *schema.names) if len(n.encode()) > NAME_BYTES]:
+            raise SinkError(
+                f"table {schema.table}: the name {long[0]!r} has more than {NAME_BYTES} bytes: PostgreSQL would cut it",
+                hint="give it a shorter name in the target: target or rename in its [[table]]",
+            )
         foreign = of_mysql(schema)
         return {c.name: _foreign_type(c) if foreign else _own_type(c) for c in schema.columns}
 
