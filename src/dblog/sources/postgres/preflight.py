@@ -96,8 +96,8 @@ def admin_sql(setup: Setup, role: str, problems: Sequence[Problem] | None = None
     rest = [preflight_checks.publication_sql(setup)]
     if problems is not None:
         needed = [statement for p in problems if p.fatal or p.creatable for statement in p.statements]
-        slots = (slot_sql(setup.slot, failover=each) for each in (True, False))
-        rest = [statement for statement in needed if statement not in (*script, *slots)]
+        others = {*script, *(slot_sql(setup.slot, failover=each) for each in (True, False))}
+        rest = [statement for statement in needed if statement not in others]
     return "\n".join([*script, *rest, *for_later(problems or ())]) + "\n"
 
 
