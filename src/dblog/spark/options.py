@@ -144,10 +144,10 @@ OPTIONS = (
     Setting(
         "cascades",
         "MySQL, MariaDB: what to do about foreign keys that change rows without a record in the log; skip leaves their "
-        "tables out, follow has the sink apply them, stop stops when it happens, ignore goes on without",
+        "tables out, follow has the sink apply them or deliver events, stop stops when it happens, ignore goes on without",
         choice("follow", "skip", "stop", "ignore"),
         None,
-        computed="skip; in a pipeline follow, if every sink can",
+        computed="skip; in a pipeline follow, if every sink applies them",
     ),
     Setting("arrays", "string: deliver array columns as PostgreSQL's literal", choice("array", "string"), "array"),
     Setting(
