@@ -144,7 +144,8 @@ OPTIONS = (
     Setting(
         "cascades",
         "MySQL, MariaDB: what to do about foreign keys that change rows without a record in the log; skip leaves their "
-        "tables out, follow has the sink apply them or deliver events, stop stops when it happens, ignore goes on without",
+        "tables out, follow has the sink apply them or deliver events, stop stops when it happens, ignore goes on "
+        "without",
         choice("follow", "skip", "stop", "ignore"),
         None,
         computed="skip; in a pipeline follow, if every sink applies them",
