@@ -25,7 +25,7 @@ from dblog.errors import SinkError, TargetRefused
 from dblog.sinks.base import ArrowRows
 from dblog.sinks.sql.rows import TableShape, change_windows, dump_windows, portions, spark_windows
 from dblog.sinks.sql.staged import Kinds
-from dblog.sinks.sql.target import DuplicateKey, Session, Target
+from dblog.sinks.sql.target import DuplicateKey, Session, Target, about_table
 from dblog.sinks.sql.text import Refused
 from dblog.work.json_text import json_text
 
@@ -45,6 +45,8 @@ class Loading:
     """How the rows of a table are loaded."""
 
     target: Target
+    source: TableName
+    """The source's table."""
     shape: TableShape
     name: TableName
     """The target's table."""
@@ -93,12 +95,13 @@ def load_part(part: Part) -> Loaded:
     """Load the rows of one piece of work. Raises SinkError."""
     session = part.loading.target.connect(durable=False)
     try:
-        if part.log:
-            windows = change_windows(part.rows.changes(), part.loading.shape)
-            return Loaded(tuple(_stage(session, part.loading, [window]) for window in windows))
-        if part.token:
-            return _insert(session, part)
-        return _dumped(session, part)
+        with about_table(part.loading.source):
+            if part.log:
+                windows = change_windows(part.rows.changes(), part.loading.shape)
+                return Loaded(tuple(_stage(session, part.loading, [window]) for window in windows))
+            if part.token:
+                return _insert(session, part)
+            return _dumped(session, part)
     finally:
         session.close()
 

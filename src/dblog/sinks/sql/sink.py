@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dblog.core.schema import TableName
 from dblog.core.settings import Setting, choice, text
 from dblog.databases.families import entries, entry_of, import_object
 from dblog.errors import ConfigError, SinkError, SinkUnreachable
@@ -202,6 +201,7 @@ class SqlSink(Sink):
         kinds = dict(zip(STAGED, ("boolean", "bigint", "integer", target.unchanged, "boolean"), strict=True))
         return Loading(
             target,
+            table.source,
             TableShape(
                 table.schema,
                 tuple(into.types),
@@ -285,9 +285,9 @@ class SqlSink(Sink):
             parts += [(share, Part(share.loading, rows, log=True)) for rows in share.table.arrow.log_parts()]
             allowed = token if share.into.id in direct else ""
             parts += [(share, Part(share.loading, rows, False, allowed)) for rows in dumped[share.into.id]]
-        works = [(share.table.source, part) for share, part in parts]
+        works = [part for _, part in parts]
         assert self._spark is not None
-        loaded = run_in_tasks(self._spark, works, _load, [part.rows.weight for _, part in parts], threads=THREADS)
+        loaded = run_in_tasks(self._spark, works, load_part, [part.rows.weight for part in works], threads=THREADS)
         for (share, _), done in zip(parts, loaded, strict=True):
             _note(share, done)
 
@@ -326,12 +326,6 @@ class SqlSink(Sink):
             _note(share, load_windows(loading, [window]))
         for part in rows.dump_parts():
             _note(share, load_windows(loading, dump_windows(part.dump_rows(), loading.shape)))
-
-
-def _load(work: tuple[TableName, Part]) -> Loaded:
-    """Load the rows of one piece of work, which are of the source's table."""
-    with about_table(work[0]):
-        return load_part(work[1])
 
 
 def _note(share: Share, loaded: Loaded) -> None:
