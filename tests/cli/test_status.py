@@ -181,6 +181,7 @@ EVENTS: list[dict[str, Any]] = [
     {"kind": "table_renamed", "table": "public.t", "name": "public.t_old"},
     {"kind": "table_left_out", "table": "public.v", "reason": "it has no primary key"},
     {"kind": "table_set_aside", "table": "public.w", "reason": "value", "message": "it is NaN", "position": 7},
+    {"kind": "commits_lost", "after": 5, "upto": 9, "servers": "timeline 1", "tables": {"public.t": 2}},
     {"kind": "raw_value", "table": "public.w", "column": "price", "rows": 2},
     {"kind": "events_lost", "events": 17},
 ]
@@ -199,6 +200,7 @@ TOLD = [
     "table public.t is called public.t_old now",
     "table public.v is left out: it has no primary key",
     "table public.w is set aside: it is NaN",
+    "delivered commits from 5 to 9 are lost with timeline 1: their rows are read again",
     "column price of table public.w has values that its type cannot hold",
     "17 events are not in the log: there were too many",
 ]

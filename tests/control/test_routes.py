@@ -34,7 +34,7 @@ def error_of(response: httpx.Response) -> str:
 def test_the_status_is_what_the_pipeline_says(shop: Pipeline, client: httpx.Client) -> None:
     status = client.get(API + "/status").json()
     unsaid = {"since": None, "reason": None, "restarts": None, "sink": {}, "joining": [], "left_out": {}}
-    unsaid |= {"failed_tables": {}, "ha": None}
+    unsaid |= {"failed_tables": {}, "ha": None, "lost_commits": None}
     unsaid |= dict.fromkeys(("raw_values", "planned", "batches", "batch_seconds", "last_batch_seconds"))
     assert {**STATUS, **unsaid, "pipeline": "shop", "updated_at": status["updated_at"]} == status
     assert abs(status["updated_at"] - time.time()) < 10
