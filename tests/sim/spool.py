@@ -49,6 +49,12 @@ class SimSpool:
         self.logs[path] = replace(schema, table=table), batches
         return replace(file, path=path, table=table)
 
+    # -- tables that the target refuses ----------------------------------------------------------------------
+
+    def refused(self) -> list[dict[str, Any]]:
+        """None: the simulated target takes every row."""
+        return []
+
     # -- the planned batch -----------------------------------------------------------------------------------
 
     def keep_batch(self, batch: str, segments: Segments) -> None:
