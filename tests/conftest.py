@@ -96,7 +96,10 @@ WITH_SPARK = (
 SLOWEST = (
     "tests/sinks/connectors/",
     "tests/install/test_wheel",
+    "tests/versions/",
+    "tests/ha/test_take_over",
     "tests/spark/test_crash",
+    "tests/zoo/",
     "tests/cli/test_run_file",
     "tests/cli/test_run_operate",
     "tests/sinks/test_kafka",
