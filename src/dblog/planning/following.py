@@ -38,6 +38,10 @@ AGAIN_SECONDS = 1.0
 AWAY_SECONDS = 2.0
 """How long a followed table may be away before the stream stops, in seconds: it may be renamed and renamed back."""
 
+LATER_SECONDS = 20.0
+"""How long the end of a stream that writes no watermarks waits for a position after the present one, in seconds. After
+a change, PostgreSQL writes to its log within 15 seconds even if nobody else does."""
+
 LOCKED_SECONDS = 5.0
 """How long no table is admitted after one was found locked, in seconds."""
 
@@ -70,6 +74,8 @@ class _Join:
     position: int
     running: tuple[int, ...]
     """Transactions that must end first."""
+    since: float
+    """When this life began to wait for that offset, by the monotonic clock."""
 
 
 @dataclass
@@ -258,7 +264,8 @@ class Following:
             self._locked_until = self._effects.monotonic() + LOCKED_SECONDS
             return
         for table, found in admission.tables.items():
-            self._joining = {**self._joining, table: _Join(found, admission.position, admission.running)}
+            joins = _Join(found, admission.position, admission.running, self._effects.monotonic())
+            self._joining = {**self._joining, table: joins}
             self._tell("table_joins", table=str(table), reason=join[table])
 
     @property
@@ -273,11 +280,12 @@ class Following:
     # -- the next offset -------------------------------------------------------------------------------------
 
     def pending(self, start: Offset) -> bool:
-        """Whether some later offset will change what is followed. A table that is emptied first needs a later position,
-        which may never come if the stream writes no watermarks."""
-        emptied = {*self.followed(start), *start.aside}
-        waits = {*self._joining, *(table for table, _ in self._openings.keys() - self.refused.keys())}
-        waits -= set() if self._source.writes else emptied
+        """Whether some later offset will change what is followed. A table that is emptied first needs a later position.
+        If the stream writes no watermarks that may never come, so it is waited for only for a while."""
+        emptied = set() if self._source.writes else {*self.followed(start), *start.aside}
+        now = self._effects.monotonic()
+        waits = {t for t, join in self._joining.items() if t not in emptied or now - join.since < LATER_SECONDS}
+        waits |= {table for table, _ in self._openings.keys() - self.refused.keys()} - emptied
         return bool(waits) or bool(self._seen.gone & self.followed(start).keys())
 
     def due(self, start: Offset, position: int) -> bool:
