@@ -22,7 +22,7 @@ from dblog.databases.postgres.connect import Connection
 from dblog.errors import SchemaChanged, TableUnreadable
 from dblog.sources.postgres.column_types import PgColumn
 from dblog.sources.postgres.copy import decode_rows, select_list
-from dblog.sources.postgres.keys import KEY
+from dblog.sources.postgres.keys import KEY, KEY_TEXT
 from dblog.sources.postgres.promised import promised_text
 
 BATCH_BYTES = 2 << 20
@@ -61,10 +61,7 @@ where c.relkind in ('r', 'p') and (n.nspname, c.relname) in (select * from unnes
 """
 _KEYS = f"""
 select n.nspname, c.relname, (
-    select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
-               pg_catalog.format_type(a.atttypid, a.atttypmod),
-               case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end),
-           ', ' order by p.ordinal)
+    select {KEY_TEXT}
     from {KEY} i cross join unnest(i.indkey) with ordinality p(attnum, ordinal)
     join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = p.attnum
     where p.ordinal <= i.indnkeyatts)

@@ -38,3 +38,11 @@ IDENTIFIED = """
     ELSE true END
 """
 """Whether the replica identity of the table `c` contains its key `k`."""
+
+KEY_TEXT = """
+pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
+    pg_catalog.format_type(a.atttypid, a.atttypmod),
+    case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end), ', ' order by p.ordinal)
+"""
+"""An aggregate: the text that identifies a key. It has the columns `a`, which are rows of `pg_attribute`, with their
+types and collations, in the order of `p.ordinal`."""

@@ -11,15 +11,13 @@ from typing import Any
 
 from dblog.core.schema import TableName
 from dblog.databases.postgres.connect import identifier
+from dblog.sources.postgres.keys import KEY_TEXT
 from dblog.sources.problems import Problem
 from dblog.sources.promised import promise_problems, unused_promise
 
 # The columns of a promised key as `chunks.key_texts` shows those of an index. None if a column does not exist.
-_TEXT = """
-select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attname,
-           pg_catalog.format_type(a.atttypid, a.atttypmod),
-           case when a.attcollation not in (0, 100) then 'collation ' || a.attcollation end),
-       ', ' order by p.ordinal), pg_catalog.count(*)
+_TEXT = f"""
+select {KEY_TEXT}, pg_catalog.count(*)
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
 join unnest(%s::text[]) with ordinality p(name, ordinal) on p.name = a.attname
